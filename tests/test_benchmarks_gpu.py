@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -544,12 +546,31 @@ def test_arguments() -> None:
 @pytest.mark.parametrize("take", ["chosen", "never"])
 def test_products_are_measured_and_judged(take: str) -> None:
     pytest.importorskip("triton")
-    args = products.parse(["--device", "cpu", "--rounds", "1", "--take", take])
+    given = ["--device", "cpu", "--rounds", "1", "--take", take]
+    args = products.parse([*given, *(["--library"] if take == "chosen" else [])])
     row = products.run_case(products.kinds(16, 32, 128)["int4"], clocks.clock_of("cpu"), args)
     assert row.right and row.litz > 0 and row.peer is None
+    assert (row.library is None) == (take == "never")
     assert row.kernel.startswith("ATen") == (take == "never")
     wrong = products.Row(**{**row.__dict__, "error": 1.0})
     assert "WRONG" in products.table([row, wrong]) and products.table([row]).count("ok") == 1
+
+
+def test_products_may_be_compiled_and_judged_before_they_are_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes of their own: what fails there is told, and the others are timed."""
+    case, wrong = (replace(products.kinds(16, 32, 64)["gelu"], name=x) for x in ("one", "other"))
+    found = [products.Seen("ATen +1", 1e-3, 1e-3, 0.5), "ValueError: no"]
+    monkeypatch.setattr(products, "cases", lambda: iter((case, wrong)))
+    monkeypatch.setattr(products, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(n))
+    monkeypatch.setattr(products, "prepared", lambda which, blocks, args: found[which])
+    given = ["--device", "cpu", "--rounds", "1", "--jobs", "2", "--out", str(tmp_path / "rows")]
+    assert products.main(given) == 1
+    said = capsys.readouterr()
+    assert "ATen +1" in said.out and "other: RuntimeError: ValueError: no" in said.err
+    (row,) = (tmp_path / "rows").read_text().splitlines()
+    assert json.loads(row)["first"] == 0.5
 
 
 @pytest.mark.slow

@@ -5,18 +5,21 @@ medians of replays of CUDA graphs on a cold last-level cache, in turns.  What th
 
 us           of a replay; "kernel" says who computed the product for Litz: the template or ATen
 x eager, x   how many times faster than eager, and than the peer, Litz is
+library      with ``--library``: ATen's product, and fused kernels for what is around it
 right        ok: the result lies at most twice as far from float64 as eager's does
 
 ``--take always`` has every product run as a template, which shows what the choice is worth;
 ``--take never`` none.  ``--blocks 16x128x64w8s4p4,..`` runs each case with these blocks of rows,
 columns and sum, warps, stages and programs that share a sum, in turn: what a default could be
 (of packed weights and many rows those of the result turned over, and words of four along the sum).
-Cases that ``--out FILE`` holds already are not run again.
+Cases that ``--out FILE`` holds already are not run again.  ``--jobs N`` has as many processes
+compile and judge the cases, before any is timed: the 60 shapes take less than a minute then.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import re
@@ -24,8 +27,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,6 +70,7 @@ class Row:
     error: float
     eager_error: float
     first: float
+    library: float | None = None
 
     @property
     def right(self) -> bool:
@@ -369,41 +376,90 @@ def who(fn: Callable[..., Any], args: Sequence[Tensor], options: dict[str, Any])
     return f"{sizes} w{blocks.warps} s{blocks.stages} of {len(kernels)}"
 
 
-def run_case(case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "") -> Row:
-    with ExitStack() as stack:
-        if blocks:
-            stack.enter_context(forced(blocks))
-        if args.take == "never":
-            stack.enter_context(mock.patch("litz.passes.choose.opened", lambda *_: None))
-        return measured(case, clock, args, blocks)
+@dataclass(frozen=True)
+class Seen:
+    """What needs no quiet machine: who computes a product, how exactly, and the first call."""
+
+    kernel: str
+    error: float
+    eager_error: float
+    first: float
 
 
-def measured(case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "") -> Row:
+def options_of(args: argparse.Namespace, blocks: str) -> dict[str, Any]:
+    """Litz's, of what is asked for."""
+    own: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if args.tune else {}
+    if args.device == "cpu":
+        own["target"] = "triton"  # interpreted: of use for results alone
+    if args.take != "chosen":
+        own["before_program_passes"] = Take(args.take == "always")
+    if blocks or args.take == "never":
+        own["graph_cache"] = False
+    return own
+
+
+def compilers(case: Case, args: argparse.Namespace, blocks: str) -> dict[str, Callable[..., Any]]:
+    """The case as Litz compiles it and as it is compared with, by names of columns."""
+    own = options_of(args, blocks)
+    litz = partial(torch.compile, case.fn, backend="litz", dynamic=False)
+    made = {"litz": litz(options=own)}
+    if args.library:
+        apart = {**own, "before_program_passes": Take(False), "graph_cache": False}
+        made["library"] = without_templates(litz(options=apart))
+    if args.peer:
+        mode = "max-autotune-no-cudagraphs" if args.peer == "max-autotune" else None
+        made["peer"] = torch.compile(case.fn, backend="inductor", dynamic=False, mode=mode)
+    return made
+
+
+def without_templates(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that compiles with products by libraries alone."""
+
+    def call(*given: Tensor) -> Any:
+        with mock.patch("litz.passes.choose.opened", lambda *_: None):
+            return compiled(*given)
+
+    return call
+
+
+def forms(args: argparse.Namespace, blocks: str) -> ExitStack:
+    """A context in which products have the form that is asked for."""
+    stack = forced(blocks) if blocks else ExitStack()
+    if args.take == "never":
+        stack.enter_context(mock.patch("litz.passes.choose.opened", lambda *_: None))
+    return stack
+
+
+def seen(case: Case, args: argparse.Namespace, blocks: str = "") -> Seen:
+    """Compile a case every way, which fills the caches, and judge what Litz makes of it."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     given = case.make(args.device)
-    options: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if args.tune else {}
-    if args.device == "cpu":
-        options["target"] = "triton"  # interpreted: of use for results alone
-    if args.take != "chosen":
-        options["before_program_passes"] = Take(args.take == "always")
-    if blocks or args.take == "never":
-        options["graph_cache"] = False
     exact = (case.exact or case.fn)(*double(given))
+    with forms(args, blocks):
+        made = compilers(case, args, blocks)
+        start = time.perf_counter()
+        error = distance(made["litz"](*given), exact)
+        first = time.perf_counter() - start
+        for name in made.keys() - {"litz"}:
+            made[name](*given)
+        kernel = who(case.fn, given, options_of(args, blocks))
+    return Seen(kernel, error, distance(case.fn(*given), exact), first)
+
+
+def run_case(
+    case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "", known: Seen | None = None
+) -> Row:
+    """known: of the case, where it was compiled and judged before."""
+    known = known or seen(case, args, blocks)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    given = case.make(args.device)
     calls: dict[str, Callable[[], Any]] = {"eager": lambda: case.fn(*given)}
-    start = time.perf_counter()
-    compiled = torch.compile(case.fn, backend="litz", dynamic=False, options=options)
-    found = compiled(*given)
-    clock.synchronize()
-    first = time.perf_counter() - start
-    calls["litz"] = lambda: compiled(*given)
-    if args.peer:
-        mode = "max-autotune-no-cudagraphs" if args.peer == "max-autotune" else None
-        other = torch.compile(case.fn, backend="inductor", dynamic=False, mode=mode)
-        other(*given)
-        calls["peer"] = lambda: other(*given)
-    error, own = distance(found, exact), distance(case.fn(*given), exact)
-    del exact, found
+    with forms(args, blocks):
+        for name, compiled in compilers(case, args, blocks).items():
+            compiled(*given)
+            calls[name] = partial(compiled, *given)
     if args.device == "cuda":
         calls = {name: Replay(call) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -411,8 +467,18 @@ def measured(case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "
         for name, call in calls.items():
             times[name] += clock.measure(call, 0.02, 10)
     us = {name: 1e6 * statistics.median(t) for name, t in times.items()}
-    kernel = who(case.fn, given, options)
-    return Row(case.name, kernel, us["eager"], us["litz"], us.get("peer"), error, own, first)
+    errors = known.error, known.eager_error
+    ours = us["eager"], us["litz"], us.get("peer")
+    return Row(case.name, known.kernel, *ours, *errors, known.first, us.get("library"))
+
+
+def prepared(which: int, blocks: str, args: argparse.Namespace) -> Seen | str:
+    """``seen`` of one of ``cases``, in a process of its own; the text of what went wrong."""
+    try:
+        backend_called("litz")
+        return seen([*cases()][which], args, blocks)
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -423,21 +489,25 @@ def mean(ratios: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
+    others = "library", "peer"
     head = (
-        f"{'case':40}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
+        f"{'case':40}{'kernel':>26}{'eager':>9}{'litz':>9}{'library':>9}{'peer':>9}{'x eager':>9}"
+        f"{'x':>7}{'x':>7}  right"
     )
     lines = [head]
     for r in rows:
-        peer = "-" if r.peer is None else f"{r.peer:.1f}"
-        times = "-" if r.peer is None else f"{r.peer / r.litz:.2f}"
+        given = [getattr(r, name) for name in others]
+        times = ["-" if t is None else f"{t:.1f}" for t in given]
+        ahead = ["-" if t is None else f"{t / r.litz:.2f}" for t in given]
         right = "ok" if r.right else f"WRONG {r.error:.1e} {r.eager_error:.1e}"
         lines.append(
-            f"{r.name:40}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{peer:>9}"
-            f"{r.eager / r.litz:9.2f}{times:>7}  {right}"
+            f"{r.name:40}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{times[0]:>9}{times[1]:>9}"
+            f"{r.eager / r.litz:9.2f}{ahead[0]:>7}{ahead[1]:>7}  {right}"
         )
-    over = mean([r.eager / r.litz for r in rows])
-    ahead = mean([r.peer / r.litz for r in rows if r.peer is not None])
-    lines.append(f"geometric mean of {len(rows)}: x eager {over:.3f}, x peer {ahead:.3f}")
+    for name in ("eager", *others):
+        ratios = [t / r.litz for r in rows if (t := getattr(r, name)) is not None]
+        if ratios:
+            lines.append(f"x {name}: geometric mean {mean(ratios):.3f}, least {min(ratios):.3f}")
     return "\n".join(lines)
 
 
@@ -446,6 +516,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=names, default=(), help="cases whose names contain one")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--peer", choices=("default", "max-autotune"), help="measure the peer too")
+    parser.add_argument("--library", action="store_true", help="measure ATen's products too")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that compile before")
     parser.add_argument("--take", choices=("chosen", "always", "never"), default="chosen")
     parser.add_argument("--tune", action="store_true", help="max_autotune for Litz")
     parser.add_argument("--blocks", type=names, default=("",), help="forms to force, in turn")
@@ -464,15 +536,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [Row(**json.loads(line)) for line in args.out.read_text().splitlines()]
     done = {r.name for r in rows}
     clock = clock_of(args.device)
-    todo = [(replace(c, name=f"{c.name} {b}".strip()), b) for c in cases() for b in args.blocks]
-    for case, blocks in todo:
-        if case.name in done or (args.only and not any(x in case.name for x in args.only)):
-            continue
+    todo = [
+        (k, replace(c, name=f"{c.name} {b}".strip()), b)
+        for k, c in enumerate(cases())
+        for b in args.blocks
+        if not args.only or any(x in c.name for x in args.only)
+    ]
+    todo = [x for x in todo if x[1].name not in done]
+    known: dict[str, Seen | str] = {}
+    if args.jobs:
+        with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+            made = {c.name: pool.submit(prepared, k, b, args) for k, c, b in todo}
+            known = {name: f.result() for name, f in made.items()}
+        print(f"compiled in {time.monotonic() - start:.0f} s", file=sys.stderr)
+    if args.device == "cuda":
+        gc.collect()
+        gc.freeze()  # what is imported is not looked at before each time
+    for _, case, blocks in todo:
         if time.monotonic() - start > args.limit:
             print("out of time; run it again with the same --out", file=sys.stderr)
             break
         try:
-            rows.append(run_case(case, clock, args, blocks))
+            if isinstance(have := known.get(case.name), str):
+                raise RuntimeError(have)
+            rows.append(run_case(case, clock, args, blocks, have))
         except Exception as e:  # one case is no reason to lose the others
             print(f"{case.name}: {type(e).__name__}: {e}"[:2000], file=sys.stderr)
             failed = True

@@ -267,12 +267,19 @@ def test_the_state_of_the_process_counts() -> None:
         if torch.set_flush_denormal(True):
             found.add(key(gm))
             torch.set_flush_denormal(False)
+        torch.set_float32_matmul_precision("medium")
+        found.add(key(gm))
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision = "tf32"  # of this backend alone
+        found.add(key(gm))
     finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
         torch.set_default_dtype(torch.float32)
         torch.use_deterministic_algorithms(False)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
-    assert base not in found and len(found) >= 5 and key(gm) == base
+    assert base not in found and len(found) >= 7 and key(gm) == base
 
 
 def test_sources_that_changed_since_their_import(monkeypatch: pytest.MonkeyPatch) -> None:

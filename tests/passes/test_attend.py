@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Program, Template
+from litz.ir.program import Extern, Program, Template
 from litz.ir.text import program_text
-from litz.passes import attend
+from litz.ir.verify import verify
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower_graph
+from litz.passes import attend, flash
+from litz.passes.costs import LARGE
 
 Tensor = torch.Tensor
 B, H, T, N, D = 2, 3, 130, 110, 24
@@ -58,7 +65,15 @@ def changed(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return torch.softmax(scores, -1) @ v + m.sum()
 
 
-FOUND = (plain, masked, earlier, capped, by_rows, matrices, changed)
+def with_positions(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    """As Bloom writes it: what is added to scores, and their factor, are part of the product."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    m = m[:, 0].repeat_interleave(H, 0)[:, :1]
+    scores = torch.baddbmm(m, q, k.mT, beta=0.5, alpha=0.2)
+    return F.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+FOUND = (plain, masked, earlier, capped, by_rows, matrices, changed, with_positions)
 
 
 def weights_too(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,9 +173,22 @@ def in_float32(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("fn", [masked, capped, in_float32])
+@pytest.mark.parametrize("fn", [masked, capped, in_float32, with_positions])
 def test_low_precision(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     assert len(templates(fn, *arguments(dtype))) == 1
+
+
+@pytest.mark.parametrize("step", [torch.round, lambda x: torch.where(x * 1.7 < 1, 9.0, x)])
+def test_steps_are_taken_of_what_is_rounded(step: Callable[[Tensor], Tensor]) -> None:
+    """A score that is rounded to 16 bits may be on another side than one that is not."""
+    q, k, v, m = arguments(torch.bfloat16)
+    q, k = (x.mul(4).round() / 4 for x in (q, k))  # products that both compute to the bit
+    fn = lambda q, k, v, m: torch.softmax(step(q @ k.mT * 1.3) * 2, -1) @ v  # noqa: E731
+    with torch.no_grad():
+        report = litz.explain(fn, q, k, v, m)
+        wanted = fn(q, k, v, m).double()
+    assert not report.graphs[0].stages.externs()
+    assert (report.result.double() - wanted).norm() <= 0.02 * wanted.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -247,3 +275,69 @@ def test_infinite_and_nan_scores() -> None:
     with torch.no_grad():
         found = torch.compile(masked, backend="litz")(q, k, v, m)
         torch.testing.assert_close(found, masked(q, k, v, m), equal_nan=True)
+
+
+# --- libraries ------------------------------------------------------------------------------------
+
+
+def in_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Heads side by side in each row, as a layer makes them."""
+    q, k, v = (x.unflatten(-1, (-1, 64)).transpose(1, 2) for x in (q, k, v))
+    return (torch.softmax(q @ k.mT / 8, -1) @ v).transpose(1, 2).flatten(-2)
+
+
+QUICK = replace(LARGE, attention=0.84)
+
+
+def by_library(fn: Callable[..., Tensor], *shapes: tuple[int, ...], **how: Any) -> bool:
+    """Whether a program's attention is a library's call on a GPU."""
+    with FakeTensorMode():
+        made = {"device": "cuda", "dtype": torch.bfloat16, **how}
+        graph = make_fx(lambda *args: (fn(*args),))(*(torch.empty(s, **made) for s in shapes))
+    program = lower_graph(graph, Settings(inference=True))
+    for p in attend.FindAttention({"cuda": LARGE}), flash.TakeAttention({"cuda": QUICK}):
+        program = p(program)
+        verify(program, p.name)
+    calls = [n for n in program.nodes if isinstance(n, Extern)]
+    assert all(n.target is flash.attention_call for n in calls)
+    return bool(calls)
+
+
+def on_scores(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda q, k, v: torch.softmax(change(q @ k.mT), -1) @ v
+
+
+WHOLE = ((2, 16, 1024, 128),) * 3
+
+
+def test_plain_scores_are_a_librarys_where_that_pays() -> None:
+    plain = on_scores(lambda x: x * 0.125)
+    assert by_library(plain, *WHOLE) and by_library(plain, *((32, 1024, 128),) * 3)
+    assert by_library(plain, *((8192, 128),) * 3)
+    assert by_library(plain, (2, 16, 1024, 128), *((2, 16, 4096, 128),) * 2)
+    assert not by_library(plain, *((2, 2, 512, 128),) * 3)  # a call takes longer than that
+    assert not by_library(plain, *WHOLE, dtype=torch.float32)
+    assert not by_library(plain, *((2, 16, 1024, 124),) * 3)  # libraries copy such heads
+    assert not by_library(plain, *((2, 16, 1024, 128),) * 2, (2, 16, 1024, 64))
+    assert not by_library(on_scores(lambda x: x * -1), *WHOLE)
+    assert not by_library(on_scores(lambda x: x.tanh()), *WHOLE)
+    assert not by_library(on_scores(lambda x: x + torch.arange(1024, device=x.device)), *WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"), [(on_scores(lambda x: x / 3), (2, 3, 160, 32)), (in_rows, (2, 192, 192))]
+)
+def test_a_librarys_call_is_the_template(
+    fn: Callable[..., Tensor], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, whose library it is then."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(flash, "KIND", "cpu")
+    monkeypatch.setattr(flash, "OWN", 1e-6)
+    monkeypatch.setattr("litz.targets.triton.costs.LARGE", QUICK)
+    q, k, v = (torch.randn(shape).bfloat16() for _ in range(3))
+    with torch.no_grad():
+        report = litz.explain(fn, q, k, v, options={"target": "triton", "graph_cache": False})
+        judge(fn, (q, k, v), report.result)
+    (call,) = report.graphs[0].stages.externs()
+    assert call.target_name == flash.TARGET

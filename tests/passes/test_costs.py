@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.ir.dtype import BF16, F8E4, F32, I8
@@ -42,6 +43,16 @@ def test_units_for_8_bits_are_twice_as_fast_or_none(monkeypatch: pytest.MonkeyPa
         assert found.rate(F8E4) == floats * found.matrix and found.rate(F32) == found.single
 
 
+def test_cudnns_attention_is_known_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, major, allowed, own in ((91000, 9, True, 0.84), (None, 9, True, 0),
+                                         (91000, 8, True, 0), (91000, 9, False, 0)):  # fmt: skip
+        gpu(monkeypatch, major, 0)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda v=version: v)
+        monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda v=allowed: v)
+        found = costs_of("cuda")
+        assert found is not None and found.attention == own
+
+
 @pytest.mark.parametrize("facts", [{"memory_clock_rate": 0}, {"multi_processor_count": 0}])
 def test_what_says_nothing_is_large(monkeypatch: pytest.MonkeyPatch, facts: Any) -> None:
     assert costs_of("cpu") is LARGE
@@ -69,5 +80,21 @@ def test_products_with_an_activation(m: int, n: int, k: int, own: bool) -> None:
     with FakeTensorMode():
         x, w = (torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (k, n)))
         graph = make_fx(lambda x, w: (torch.relu(x @ w),))(x, w)
+    assert is_template(graph) is own
+
+
+def is_template(graph: GraphModule) -> bool:
     program = TakeTemplates({"cuda": LARGE})(lower_graph(graph, Settings(inference=True)))
-    assert any(isinstance(n, Template) for n in program.nodes) is own
+    return any(isinstance(n, Template) for n in program.nodes)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_rows_of_a_group_read_the_matrix_of_that_group_alone(count: int) -> None:
+    """Of eight, the blocks of 64 rows read one matrix once; of one, they all read it."""
+    with FakeTensorMode():
+        made = {"device": "cuda", "dtype": torch.bfloat16}
+        x, w = torch.empty(512, 2048, **made), torch.empty(count, 2048, 4096, **made)
+        ends = torch.empty(count, device="cuda", dtype=torch.int32)
+        grouped = torch.ops.aten._grouped_mm.default
+        graph = make_fx(lambda x, w, ends: (torch.relu(grouped(x, w, ends)),))(x, w, ends)
+    assert is_template(graph) is (count == 8)

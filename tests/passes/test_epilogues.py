@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.index import ZERO
 from litz.ir.body import Node, cast, const, load, op
-from litz.ir.dtype import BF16, F32, I32
+from litz.ir.dtype import BF16, F8E4, F16, F32, I32
 from litz.ir.parse import parse
 from litz.ir.program import Extern, Program
 from litz.ir.verify import verify
@@ -41,6 +41,14 @@ FORMS: dict[str, tuple[Callable[[Node], Node], str]] = {
     "rounded": (
         lambda x: rounded(0.5 * x) * rounded(1 + tanh(ROOT * rounded(x + CUBE * (x * x * x)))),
         "gelu",
+    ),
+    "rounded to 8 bits": (
+        lambda x: op("maximum", op("round_to", x, to=F8E4), const(F32, 0.0)),
+        "",
+    ),
+    "rounded to another range": (
+        lambda x: op("maximum", op("round_to", x, to=F16), const(F32, 0.0)),
+        "",
     ),
     "float32's root": (
         lambda x: 0.5 * x * (1 + tanh(0.79788458 * (x + CUBE * (x * x * x)))),
@@ -118,6 +126,7 @@ def test_only_what_is_known_to_keep_nan_is_taken_without_a_measurement() -> None
     "change",
     [
         {"n": 60},  # a size that libraries are slow on, and that is padded
+        {"n": 0},  # a sum of nothing, which no library is made for
         {"bias": ""},
         {"bias": ", bias=b, beta=0.5"},
         {"to": "i0 + 64*i1"},  # turned

@@ -41,8 +41,9 @@ ARGS = torch.ones(4, 3), torch.ones(3, 2)
 
 
 def test_a_pipeline_prints_itself() -> None:
-    first, second, third, fourth, fifth, *last = str(pipeline(("cuda",))).split("\n")
-    assert first.startswith("FindAttention(costs={'cuda': Costs(matrix=")
+    zero, first, second, third, fourth, fifth, *last = str(pipeline(("cuda",))).split("\n")
+    assert zero.startswith("FindAttention(costs={'cuda': Costs(matrix=")
+    assert first.startswith("TakeAttention(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
     assert (third, fifth) == (
         "TakeEpilogues(measured=(), plain=('relu',))",
@@ -55,7 +56,7 @@ def test_a_pipeline_prints_itself() -> None:
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
-    names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n"
+    names = "# FindAttention(costs={})\n# TakeAttention(costs={})\n# TakeTemplates(costs={})\n"
     names += "# TakeEpilogues(measured=(), plain=())\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
     names += "# FillInPlace(blocks=())\n# SeparateBias()\n# CommunicateInPlace()\n"

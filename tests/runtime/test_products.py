@@ -82,6 +82,28 @@ def test_aten_is_a_library(epilogue: str, added: str, batches: bool) -> None:
         assert (o.aux.double() - wanted).norm() <= 0.01 * wanted.norm()
 
 
+def test_a_factor_counts_before_the_sum_is_rounded() -> None:
+    left, right = (torch.full((8, 8), 200.0, dtype=torch.float16) for _ in range(2))
+    for batches in ((), (2,)):
+        a, b = left.expand(*batches, 8, 8), right.expand(*batches, 8, 8)
+        out = torch.full(a.shape, torch.nan, dtype=torch.float16)
+        assert product(a, b, out=out, alpha=0.125).isfinite().all()
+        assert torch.equal(out, torch.full_like(out, 40000.0))
+
+
+def test_either_of_pytorchs_names_for_tf32_may_be_used() -> None:
+    o, matmul = given(dtype=torch.float32), torch.backends.cuda.matmul
+    try:
+        assert not problem(o).tf32
+        matmul.allow_tf32 = True
+        assert problem(o).tf32
+        matmul.allow_tf32 = False
+        matmul.fp32_precision = "tf32"
+        assert problem(o).tf32 and not problem(given()).tf32
+    finally:
+        matmul.fp32_precision = "none"
+
+
 # --- which way is chosen --------------------------------------------------------------------------
 
 
@@ -166,7 +188,7 @@ def test_a_library_that_fails_offers_nothing(
         def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
             raise RuntimeError("no handle")
 
-    first, o = Slow("first 1", [1, 0]), given(added="")
+    first, o = Slow("first 1", [10, 0]), given(added="")
     products(tmp_path, first, Broken("second 1", [])).product(o.left, o.right, out=o.out)
     assert first.ran[-1] == "0" and "second 1 offers nothing" in caplog.text
 
@@ -191,7 +213,7 @@ def test_ways_that_lose_what_is_not_finite_are_none(tmp_path: Path) -> None:
     made = products(tmp_path, Careless("first 1", [8]), second)
     made.product(o.left, o.right, out=o.out, epilogue="relu")
     assert second.ran[-1] == "1" and second.ran.count("0") == 1
-    plain = Careless("second 1", [0, 1])  # without an activation there is nothing to lose
+    plain = Careless("second 1", [0, 10])  # without an activation there is nothing to lose
     products(tmp_path, Careless("first 1", [8]), plain).product(o.left, o.right, out=o.out)
     assert plain.ran[-1] == "0"
 

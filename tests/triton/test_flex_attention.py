@@ -337,3 +337,6 @@ def test_numbers_that_scores_are_multiplied_with() -> None:
     assert unmasked(own) is own and unmasked(where_seen(cond, score)) is score
     assert factored(cast(score, BF16)) == (4.0, cast(score.args[0], BF16))
     assert factored(cast(score, F16)) == (1.0, cast(score, F16))
+    halves = x * op("div", node(F32, 1.0), node(F32, 2.0))  # how a division by 2 is lowered
+    low = node(F32, -math.inf)
+    assert factored(op("where", cond, low, halves)) == (0.5, op("where", cond, low, x))

@@ -64,6 +64,15 @@ def signed_int4(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
     return F.linear(x, wide.to(x.dtype) * s[:, None])
 
 
+def int4_words(x: Tensor, w: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """Eight in a word, down the columns; zero points of groups of 32, packed along rows: GPTQ's."""
+    by = torch.arange(0, 32, 4, dtype=torch.int32)
+    wide = ((w[:, None] >> by[None, :, None]) & 15).view(-1, w.shape[1])
+    zeros = ((z[:, :, None] >> by) & 15).view(len(z), -1)
+    wide = (wide.view(len(z), 32, -1) - zeros[:, None]) * s[:, None]
+    return x @ wide.view(x.shape[1], -1).to(x.dtype)
+
+
 def gathered(x: Tensor, rows: Tensor, w: Tensor) -> Tensor:
     return F.relu(x[rows] @ w)
 
@@ -120,6 +129,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (rand(5, 128).half(), ints(9, 64, dtype=torch.uint8, least=0), rand(9, 2).half()),
     ),
     "int4_signed": (signed_int4, (rand(5, 96), ints(9, 48), rand(9))),
+    "int4_words": (
+        int4_words,
+        (
+            rand(5, 64),
+            ints(8, 96, least=-127).view(torch.int32),
+            rand(2, 24),
+            ints(2, 12, least=-127).view(torch.int32),
+        ),
+    ),
     "gathered": (gathered, (rand(50, 64), torch.tensor([3, 49, 3, 0, 7]), rand(64, 40))),
     "several": (several, (rand(20, 64), rand(72, 64), rand(72))),
     "several_half": (several, (rand(20, 63, dtype=HALF), rand(31, 63).half(), rand(31).half())),

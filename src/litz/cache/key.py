@@ -177,7 +177,8 @@ def settings() -> tuple[object, ...]:
         str(torch.get_default_dtype()),
         str(torch.get_default_device()),
         torch.get_num_threads(),  # in which order a sum goes
-        torch.get_float32_matmul_precision(),
+        # Of both, not ``get_float32_matmul_precision``, which raises where one alone was set.
+        (mkldnn.matmul.fp32_precision, cuda.matmul.fp32_precision),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]

@@ -56,6 +56,7 @@ from litz.ir.dtype import BF16, F16, F32, DType
 KIND: Final = "attention"
 GRADIENT: Final = "attention_gradient"
 LN2: Final = math.log(2)
+STEPS: Final = ("sign", "floor", "ceil", "trunc", "round", "fmod", "nextafter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +262,19 @@ def visit_of(count: Load, which: Load) -> Expr | None:
 def without_roundings(n: Node, known: dict[Node, Node] | None = None) -> Node:
     """A value whose float32 parts are as they were before they became 16-bit floats in between.
 
+    What a step is taken of (a comparison, say) is rounded still: it would be on the other side.
     known: what stands for some of its nodes.
     """
-    return Rewriter(memo=known or {}, replace=_wide)(n)
+    known = dict(known or {})
+    as_it_is = Rewriter(memo={**known})
+    known |= {x: as_it_is(x) for x in walk((n,)) if _is_step(x)}
+    return Rewriter(memo=known, replace=_wide)(n)
+
+
+def _is_step(n: Node) -> bool:
+    """Whether a little more or less of a float may make much of a difference."""
+    floats = isinstance(n, Op) and any(a.dtype.is_float for a in n.args)
+    return floats and (not n.dtype.is_float or n.name in STEPS)  # type: ignore[attr-defined]
 
 
 def _wide(_: Node, n: Node) -> Node:
@@ -300,12 +311,29 @@ def factored(tile: Node) -> tuple[float, Node]:
         if isinstance(other, Const) and other.value in (0, -math.inf):
             number, value = factored(value)
             return number, masked(cond, value, other)
-    if isinstance(tile, Op) and tile.name == "mul":
+    if _is_op(tile, "where"):
+        cond, *values = tile.args
+        for k, v in enumerate(values):
+            if isinstance(v, Const) and v.value in (0, -math.inf):
+                number, values[1 - k] = factored(values[1 - k])
+                return number, op("where", cond, *values)
+    if _is_op(tile, "mul"):
         for by, rest in (tile.args, tile.args[::-1]):
-            if isinstance(by, Const) and 0 < by.value < math.inf:
+            if (own := _positive(by)) is not None:
                 number, rest = factored(rest)
-                return by.value * number, rest
+                return own * number, rest
+    if _is_op(tile, "div") and (own := _positive(tile.args[1])) is not None:
+        number, rest = factored(tile.args[0])
+        return number / own, rest
     return 1.0, tile
+
+
+def _positive(n: Node) -> float | None:
+    """A positive number, or one over one, as divisions by numbers are lowered on GPUs."""
+    if _is_op(n, "div"):
+        over, under = map(_positive, n.args)
+        return None if over is None or under is None else over / under
+    return float(n.value) if isinstance(n, Const) and 0 < n.value < math.inf else None
 
 
 def _shift(lse: Node) -> Node:

@@ -225,9 +225,7 @@ def _functions(
     wide = (body.cast(x, x.dtype.opmath) if x.dtype.is_float else x for x in rest)
     if low.env[given[0]].dtype is not F32:
         # Gradients of the query's type, as PyTorch traces them, are rounded at the end.
-        # What is picked or chosen by such a number stays so.
-        known = {x: x for x in body.walk(rest) if not x.dtype.is_float}
-        wide = (attention.without_roundings(x, known) for x in wide)
+        wide = (attention.without_roundings(x) for x in wide)
     slope, *added = wide
     mask, score = body.cast(mask, BOOL), body.cast(score, F32)
     return Functions(n.name, mask, score, slope, tuple(added))

@@ -71,6 +71,7 @@ for _name in ("and", "or", "xor"):
     formula(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_op)
     formula(getattr(aten, f"logical_{_name}").default)(of_truths(_op))
 _left, _right = aten.bitwise_left_shift, aten.bitwise_right_shift
+_lefts, _rights = aten.__lshift__, aten.__rshift__  # what Python's operators are traced as
 formulas(
     {
         aten.neg.default: primitive("neg"),
@@ -84,8 +85,8 @@ formulas(
         # Without nan there is one maximum, and its op takes every type.
         aten.fmax.default: of_two("fmax", "maximum"),
         aten.fmin.default: of_two("fmin", "minimum"),
-        (_left.Tensor, _left.Tensor_Scalar, aten.__lshift__.Scalar): of_two("shl"),
-        (_right.Tensor, _right.Tensor_Scalar, aten.__rshift__.Scalar): of_two("shr"),
+        (_left.Tensor, _left.Tensor_Scalar, _lefts.Tensor, _lefts.Scalar): of_two("shl"),
+        (_right.Tensor, _right.Tensor_Scalar, _rights.Tensor, _rights.Scalar): of_two("shr"),
     }
 )
 formulas(

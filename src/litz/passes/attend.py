@@ -22,7 +22,7 @@ from litz.ir import attention, body
 from litz.ir.body import Load, Node, Op, Reduce, Rewriter, loads, substitute, walk
 from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
-from litz.passes.choose import AHEAD, LIBRARY, PLAIN
+from litz.passes.choose import AHEAD, LIBRARY, PLAIN, added
 from litz.passes.costs import Costs
 from litz.passes.uses import Uses
 
@@ -114,7 +114,7 @@ class _Finder:
                 assert isinstance(made, Contraction)
                 out = self.program.buffers[made.out]
                 same = first[0].index is out.whole.place(points)
-                ok = len(first) == 1 and same and _plain(made)
+                ok = len(first) == 1 and same and _known(made)
                 return _Scores(n, first[0], made, by) if ok else None
             known: dict[Node, Node] = {}
             for x in below:
@@ -138,9 +138,11 @@ class _Finder:
         key = self.operand(first.right, (*outer[:-1], inner, keys), first)
         value = self.operand(c.right, (*outer[:-1], keys, column), c)
         dot = attention.dot(query.node, key.node, inner)
-        made_of: dict[Node, Node] = {s.load: body.cast(dot, s.load.dtype)}
+        whole = added(first, dot, points)
+        made_of: dict[Node, Node] = {s.load: body.cast(whole, s.load.dtype)}
         score = attention.without_roundings(s.score, made_of)
         reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
+        reads += [_Read(x, first) for x in loads((whole,))]
         if any(self.changed(r, c) for r in reads) or not self.pays(c, s, reads):
             return
         out = attention.out_value(score, value.node, keys, c.left.dtype, guarded=False)
@@ -274,8 +276,14 @@ class _Scores:
 
 
 def _plain(c: Contraction) -> bool:
+    return c.alpha == 1 and c.bias is None and _known(c)
+
+
+def _known(c: Contraction) -> bool:
+    """Whether a product is of types that the template has, by numbers that are known."""
+    numbers = all(isinstance(x, int | float) for x in (c.alpha, c.beta))
     known = c.left.dtype.name in TYPES and c.left.dtype is c.right.dtype
-    return c.alpha == 1 and c.bias is None and known and c.accumulate is F32
+    return numbers and known and c.accumulate is F32
 
 
 def _may_be(c: Contraction) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, replace
 from heapq import heappop, heappush
 from typing import ClassVar, Final, TypeVar
@@ -198,16 +198,20 @@ def template(program: Program, c: Contraction, groups: Groups | None = None) -> 
         right, which = _of_group(element(c.right, k, n), groups, m)
         reduced = (k, which)
     value = matmul.product(element(c.left, *batch, m, k), right, k, c.accumulate)
+    places = (*batch, m, n)
+    store = out.whole.store(places, added(c, value, places))
+    axes = tuple(v for v in places if v is not ZERO)
+    return Template(c.name, axes, reduced, (store,), c.device, Skeleton(matmul.KIND), c.origins)
+
+
+def added(c: Contraction, value: Node, places: Sequence[Expr]) -> Node:
+    """What a contraction makes of a sum: its factor times that, and what it adds there."""
     if c.alpha != 1:
         value = value * float(c.alpha)  # type: ignore[arg-type]
     if c.bias is not None and c.beta != 0:
-        shape = (*batch, m, n)[len(sizes) - 1 - len(c.bias.shape) :]
-        bias = cast(element(c.bias, *shape), c.accumulate)
+        bias = cast(element(c.bias, *places[len(places) - len(c.bias.shape) :]), c.accumulate)
         value = value + (bias if c.beta == 1 else bias * float(c.beta))  # type: ignore[arg-type]
-    places = (*batch, m, n)
-    store = out.whole.store(places, value)
-    axes = tuple(v for v in places if v is not ZERO)
-    return Template(c.name, axes, reduced, (store,), c.device, Skeleton(matmul.KIND), c.origins)
+    return value
 
 
 def _of_group(right: Load, groups: Groups, row: Expr) -> tuple[Node, Expr]:
@@ -414,9 +418,11 @@ class _Neighbours:
         moved = sum(taken.values()) + read + written
         # Each block of the result reads its rows and columns, which lie in the cache.
         side = math.sqrt(points / costs.programs)
-        high = min(m, side, HIGH)
+        groups = self.call.groups if self.call else None
+        rows = m / size_hint(groups.ends.shape[0]) if groups else m  # that read one matrix
+        high = min(rows, side, HIGH)
         wide = min(n, side * side / high, WIDE)
-        cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * m / high
+        cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * rows / high
         own = max(
             work / own_rate, moved / costs.memory, cached / costs.cache, turns * costs.turn
         )  # fmt: skip

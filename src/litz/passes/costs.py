@@ -16,6 +16,8 @@ class Costs:
     memory, cache: bytes a second, of the memory and of the last-level cache.  programs: that run at
     a time.  launch: seconds that one more kernel takes; turn: seconds of a turn of
     a product's loop that neither of the above explains; fill: before its first one.
+    attention: of what matrix units can do, what libraries reach in attention, beside its
+    exponentials; 0: there is no library that is known to be quick.
     """
 
     matrix: float
@@ -28,6 +30,7 @@ class Costs:
     float8: float = 2.0
     cache: float = 6e12
     programs: int = 128
+    attention: float = 0.0
 
     def rate(self, dtype: DType) -> float:
         """Operations a second on a type, which is 0 where there is no unit for it."""

@@ -63,7 +63,7 @@ def fused(uses: Uses, c: Contraction) -> Fused | None:
     if not c.device.startswith(KIND) or "b" in c.axes or (c.alpha, c.beta) != (1, 1):
         return None
     sizes, own = c.axes.values(), uses.program.buffers[c.out]
-    whole = all(isinstance(s, Size) and s.value % WHOLE == 0 for s in sizes)
+    whole = all(isinstance(s, Size) and s.value % WHOLE == 0 < s.value for s in sizes)
     if not whole or own.kind != "temp" or own.alias is not None:
         return None
     readers = [*uses.readers.get(c.out, {}).values()]
@@ -218,7 +218,10 @@ def _slope() -> Form:
 
 
 def form(n: Node, x: Load, known: dict[Node, Form] | None = None) -> Form:
-    """What a node computes from ``x``, in float32: equal for equal sums and products."""
+    """What a node computes from ``x``, in float32: equal for equal sums and products.
+
+    Roundings to the type of ``x`` are none; those to others are part of it.
+    """
     known = {} if known is None else known
     if n not in known:
         known[n] = _form(n, x, known)
@@ -233,8 +236,9 @@ def _form(n: Node, x: Load, known: dict[Node, Form]) -> Form:
     if not isinstance(n, Op):
         return ("other", id(n))
     parts = [form(a, x, known) for a in n.args]
-    if n.name in ("cast", "round_to") and n.dtype.is_float and n.args[0].dtype.is_float:
-        return parts[0]
+    if n.name in ("cast", "round_to") and n.args[0].dtype.is_float:
+        if (n.param or n.dtype) in (F32, x.dtype):
+            return parts[0]
     if n.name in ("mul", "add"):
         return _joined(n.name, parts)
     return (n.name, *(sorted(parts, key=repr) if n.name == "maximum" else parts))

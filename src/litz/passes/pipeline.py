@@ -20,6 +20,7 @@ from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.communicate import CommunicateInPlace
 from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
+from litz.passes.flash import TakeAttention
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
 from litz.passes.rivals import Behind, Rivals
@@ -69,7 +70,8 @@ def pipeline(
     behind = (epilogues, *calls)
     templates = Behind(rivals, behind) if rivals else None
     taken = TakeTemplates(known, epilogues=epilogues, rivals=templates)
-    return Pipeline((FindAttention(known), taken, *behind))
+    attention = FindAttention(known), TakeAttention(known, templates)
+    return Pipeline((*attention, taken, *behind))
 
 
 def run_passes(

@@ -28,6 +28,7 @@ KIND: Final = "products"  # of the cache's entries
 EPILOGUES: Final = ("", "relu", "gelu", "gelu_backward")  # gelu: in its form by tanh
 MOST = 8  # ways of one library that are measured
 SHARE = 2.0  # seconds that one problem may take
+BOUND = 1024  # problems whose calls are held
 ALIGNED = 256  # bytes: no library asks for more
 
 
@@ -108,19 +109,17 @@ class Aten:
         if instance.what == "fused":
             fused = partial(aten._addmm_activation.out, use_gelu=p.epilogue == "gelu", **added)
             return lambda o: fused(o.added, o.left, o.right, out=o.out)
-        if p.added is None:
+        if p.added is None and p.alpha == 1:
             plain = torch.bmm if batches else torch.mm
-            scaled = p.alpha != 1
 
             def call(o: Operands) -> None:
                 plain(o.left, o.right, out=o.out)
-                if scaled:
-                    o.out.mul_(p.alpha)
         else:
+            added["beta"] = 0.0 if p.added is None else p.beta  # of 0 not even nan counts
             adding: Any = partial(torch.baddbmm if batches else torch.addmm, **added)
 
             def call(o: Operands) -> None:
-                adding(o.added, o.left, o.right, out=o.out)
+                adding(o.out if o.added is None else o.added, o.left, o.right, out=o.out)
 
         if p.aux is not None:
             backward = p.epilogue == "gelu_backward"
@@ -173,8 +172,15 @@ def problem_of(
     aux = None if o.aux is None else matrix(o.aux)
     return Problem(
         matrix(o.left), matrix(o.right), added, matrix(o.out), float(alpha), float(beta), epilogue,
-        single and torch.backends.cuda.matmul.allow_tf32, scales, fast, aux,
+        single and _tf32(), scales, fast, aux,
     )  # fmt: skip
+
+
+def _tf32() -> bool:
+    """Whether float32 may be multiplied as TF32, by whichever of PyTorch's two names that was said:
+    ``allow_tf32`` cannot be asked once the other was used."""
+    matmul: Any = torch.backends.cuda.matmul
+    return bool(matmul.fp32_precision == "tf32")
 
 
 def product(
@@ -246,6 +252,8 @@ class Products:
         if call is None:
             call, final = self._found(p, given)
             if final:
+                if len(self.bound) >= BOUND:  # of sizes that change from call to call
+                    self.bound.clear()
                 self.bound[out.device, p] = call
         call(given)
         return out

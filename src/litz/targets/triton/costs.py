@@ -19,6 +19,8 @@ RATES: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
     (10, 0): (8192, 256),
     (12, 0): (1024, 256),
 }
+ATTENTION: Final[Mapping[tuple[int, int], float]] = {(9, 0): 0.84}  # cuDNN's, measured
+CUDNN: Final = 90000  # its version from which it has attention
 LEAST: Final = 8  # major compute capability: arithmetic on pairs of bfloat16 begins there
 FLOAT8: Final = (8, 9)  # compute capability from which matrix units take 8-bit floats
 READ: Final = 0.85  # of what memory could, that a copy reaches
@@ -48,4 +50,12 @@ def costs_of(device: str) -> Costs | None:
     return Costs(
         matrix * cycles, single * cycles, READ * memory,
         float8=float8, cache=CACHED * cycles, programs=p.multi_processor_count,
+        attention=ATTENTION.get((p.major, p.minor), 0.0) if _has_attention() else 0.0,
     )  # fmt: skip
+
+
+def _has_attention() -> bool:
+    """Whether cuDNN computes attention, as far as PyTorch is told to let it."""
+    cudnn: Any = torch.backends.cudnn
+    cuda: Any = torch.backends.cuda
+    return cudnn.enabled and cuda.cudnn_sdp_enabled() and (cudnn.version() or 0) >= CUDNN
