@@ -25,6 +25,7 @@ from litz.ir.verify import verify
 from litz.kernel.blocks.choose import choose
 from litz.kernel.build import build_kernel
 from litz.kernel.text import plan_text
+from litz.passes.convolve import TakeConvolutions
 from litz.passes.pipeline import pipeline, run_passes
 from litz.schedule.build import schedule
 from litz.schedule.groups import Group
@@ -100,9 +101,12 @@ def _verify(p: Program) -> str:
     return "valid"
 
 
+CONVOLUTIONS = TakeConvolutions(("cuda",), built=True)
+PASSES = pipeline(("cuda",), convolved=("cuda",))
 COMMANDS: dict[str, Callable[[Program], str]] = {
     "print": program_text,
-    "passes": lambda p: program_text(run_passes(p, pipeline(("cuda",)), check=True)),
+    "passes": lambda p: program_text(run_passes(p, PASSES, check=True)),
+    "convolutions": lambda p: program_text(CONVOLUTIONS(p)),
     "schedule": lambda p: schedule_text(schedule(p), reasons=True),
     "kernels": _kernels,
     "host": _host,

@@ -6,7 +6,8 @@ channels-last, 64 images, the shapes of ResNet-50; and errors against float64.  
 conv         the convolution alone
 litz         with bias, relu and, where named, a residual, as Litz compiles them
 fused        ``aten.cudnn_convolution_relu`` or ``cudnn_convolution_add_relu``
-err          of both, relative
+peer         as ``litz``, by PyTorch's own compiler (``--peer``)
+err          of these, relative
 """
 
 from __future__ import annotations
@@ -68,20 +69,26 @@ def made(shape: Shape) -> tuple[Callable[..., Tensor], Callable[..., Tensor], li
 
 
 def main() -> None:
-    described("gpu.convolutions", __doc__).parse_args()
+    parser = described("gpu.convolutions", __doc__)
+    parser.add_argument("--peer", action="store_true", help="measure the peer too")
+    peer = parser.parse_args().peer
     backend_called("litz")
     clock = clock_of("cuda")
     torch.backends.cudnn.benchmark = True
-    print(f"{'side in out kernel stride':32}{'conv':>9}{'litz':>9}{'fused':>9}   err")
+    columns = ("conv", "litz", "fused", *["peer"] * peer)
+    print(f"{'side in out kernel stride':32}{''.join(f'{c:>9}' for c in columns)}   err")
     for shape in SHAPES:
         torch._dynamo.reset()
         plain, fused, given = made(shape)
         exact = plain(*(t.double() for t in given))
-        compiled = torch.compile(plain, backend="litz", dynamic=False)
+        ours, theirs = (
+            torch.compile(plain, backend=name, dynamic=False) for name in ("litz", "inductor")
+        )
         x, w, *_ = given
         alone = partial(F.conv2d, x, w, None, shape[4], shape[3] // 2)
         times, errors = "", ""
-        for call in (alone, partial(compiled, *given), partial(fused, *given)):
+        calls = [alone, *(partial(f, *given) for f in (ours, fused, *[theirs] * peer))]
+        for call in calls:
             try:
                 times += f"{replay_us(call, clock, 0.2):9.1f}"
                 errors += "" if call is alone else f" {distance(call(), exact):.1e}"

@@ -17,8 +17,10 @@ from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.collectives import why_not_recorded
+from litz.runtime.convolutions import Convolutions, convolution
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
+from litz.runtime.cudnn import libraries as convolvers
 from litz.runtime.instance import Chosen
 from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
@@ -109,11 +111,13 @@ class Binder:
             name: b.load(artifact.bodies[name], kernels=kernels) for name, b in self._bodies.items()
         }
         values = namespace(artifact.host.values, bodies, kernels)
-        if self._options.tuning_seconds and any(v is product for v in values.values()):
-            seconds = float(self._options.tuning_seconds)
-            cache, progress = self._tools.cache, self._options.progress
-            tuned = Products(libraries, cache, seconds, chosen=self._products, progress=progress)
-            values = tuned.among(values)
+        seconds, named = float(self._options.tuning_seconds), [*values.values()]
+        cache, progress = self._tools.cache, self._options.progress
+        how: dict[str, Any] = {"chosen": self._products, "progress": progress}
+        if seconds and any(v is product for v in named):
+            values = Products(libraries, cache, seconds, **how).among(values)
+        if any(v is convolution for v in named):
+            values = Convolutions(convolvers, cache, seconds, **how).among(values)
         call = bind_host(artifact.host, values, natives, lambda: self._runner(artifact))
         if watch is not None:
             call = watch.wrap(call)

@@ -45,6 +45,7 @@ from litz.passes.rivals import Rivals
 from litz.repeats.columns import with_all_columns
 from litz.repeats.lengthen import Scheduled, lengthened
 from litz.repeats.shorten import NotRepeating, shortened
+from litz.runtime import cudnn
 from litz.runtime.collectives import is_collective
 from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
@@ -239,7 +240,10 @@ def _scheduled(
     with s.timed("program passes"):
         costs = {d: target_of(d).costs(d) for d in settings.blocks}
         known = {d: c for d, c in costs.items() if c is not None}
-        chosen = pipeline(settings.blocks, known, options.tunes_widely, rivals)
+        # Python calls cuDNN: what runs without has ATen's convolutions.
+        called = options.host != "native" and cudnn.is_there()
+        convolved = settings.blocks if called else ()
+        chosen = pipeline(settings.blocks, known, options.tunes_widely, rivals, convolved)
         program = run_program_passes(lowered.program, chosen, hooks=options.hooks, check=checked)
     show(options, "program", lambda: program_text(program, str(chosen)))
     with s.timed("schedule"):

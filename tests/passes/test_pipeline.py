@@ -41,7 +41,9 @@ ARGS = torch.ones(4, 3), torch.ones(3, 2)
 
 
 def test_a_pipeline_prints_itself() -> None:
-    zero, first, second, third, fourth, fifth, *last = str(pipeline(("cuda",))).split("\n")
+    zero, first, second, third, convolutions, fourth, fifth, *last = str(pipeline(("cuda",))).split(
+        "\n"
+    )
     assert zero.startswith("FindAttention(costs={'cuda': Costs(matrix=")
     assert first.startswith("TakeAttention(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
@@ -49,6 +51,7 @@ def test_a_pipeline_prints_itself() -> None:
         "TakeEpilogues(measured=(), plain=('relu',))",
         "ChooseContractions(measured=())",
     )
+    assert convolutions == "TakeConvolutions(on=(), built=False)"
     assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")
     assert last == ["FillInPlace(blocks=('cuda',))", "SeparateBias()", "CommunicateInPlace()"]
 
@@ -57,7 +60,7 @@ def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
     names = "# FindAttention(costs={})\n# TakeAttention(costs={})\n# TakeTemplates(costs={})\n"
-    names += "# TakeEpilogues(measured=(), plain=())\n"
+    names += "# TakeEpilogues(measured=(), plain=())\n# TakeConvolutions(on=(), built=False)\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
     names += "# FillInPlace(blocks=())\n# SeparateBias()\n# CommunicateInPlace()\n"
     assert text.startswith(f"{names}program(")

@@ -12,6 +12,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.ir.program import Extern
 from litz.loading.values import walk
+from litz.runtime.convolutions import convolution
 from litz.runtime.products import product
 
 # PyTorch's own bindings of these take the same arguments and cost a third less a call.
@@ -67,8 +68,8 @@ def number_text(target: object, args: Sequence[str]) -> str | None:
 
 def out_target(extern: Extern) -> Target | None:
     """What writes into given memory, or None where the op has nothing of that form."""
-    if extern.target is product:
-        return Target(None, product, ("out", "aux")[: len(extern.outputs)])
+    if extern.target in (product, convolution):
+        return Target(None, extern.target, ("out", "aux")[: len(extern.outputs)])
     return None if None in extern.outputs else _out_target(extern.target, len(extern.outputs))
 
 

@@ -25,6 +25,7 @@ from litz.ir.program import (
     Template,
 )
 from litz.ir.skeletons import fault
+from litz.passes.convolve import TakeConvolutions
 from litz.passes.costs import Costs
 from litz.passes.epilogues import MEASURED, PRODUCT, TakeEpilogues
 from litz.passes.opened import Groups, Opened, arguments, element, opened
@@ -60,14 +61,15 @@ class TakeTemplates:
 
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
-    ahead: of the time that libraries take, below which a template's has to be.  epilogues: which of
-    them libraries compute with what is left.  rivals: where the estimates are near each other, what
-    measures both ways.
+    ahead: of the time that libraries take, below which a template's has to be.  epilogues,
+    convolutions: what libraries compute with what is left.  rivals: where the estimates are near
+    each other, what measures both ways.
     """
 
     costs: Mapping[str, Costs]
     ahead: float = field(default=AHEAD, repr=False)
     epilogues: TakeEpilogues = field(default=TakeEpilogues(), repr=False)
+    convolutions: TakeConvolutions = field(default=TakeConvolutions(), repr=False)
     rivals: Behind | None = field(default=None, repr=False)
     name: ClassVar[str] = "take templates"
 
@@ -102,7 +104,7 @@ class TakeTemplates:
         program, costs = uses.program, self._costs(c)
         if costs is None or (why := _unfit(program, c, costs)):
             return "" if costs is None else why
-        found = _Neighbours(uses, c, taken, self.epilogues, call).look()
+        found = _Neighbours(uses, c, taken, self.epilogues, self.convolutions, call).look()
         if not found.factors and (not found.gains or _is_single(c)):
             return ""
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
@@ -261,6 +263,7 @@ class _Neighbours:
     c: Contraction
     taken: Set[str]
     epilogues: TakeEpilogues
+    convolutions: TakeConvolutions
     call: Opened | None = None
     factors: dict[str, Store] = field(default_factory=dict)
     behind: list[Loops] = field(default_factory=list)
@@ -290,9 +293,14 @@ class _Neighbours:
     @property
     def fuses(self) -> bool:
         """Whether a library computes all that is behind the product with it."""
-        alone = self.call is None and len(self.behind) == 1
-        own = self.epilogues.takes(self.uses, self.c) if alone else None
-        return own is not None and own.nest is self.behind[0]
+        others = [n for n in self.behind if n.name not in self.own]
+        if len(others) != 1:
+            return False
+        if self.call is None:
+            own = self.epilogues.takes(self.uses, self.c)
+            return own is not None and own.nest is others[0]
+        made = self.convolutions.takes(self.uses, self.call.call)
+        return made is not None and made.nest is others[0]
 
     @property
     def gains(self) -> bool:
@@ -404,14 +412,15 @@ class _Neighbours:
         # blocks of a kernel of its own compute as others wait for memory.
         stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
         behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
-        if len(self.behind) > bool(ours) and not self.fuses:
+        fuses = self.fuses
+        if len(self.behind) > bool(ours) and not fuses:
             # Reductions behind them would be one kernel with them, and read what they make once.
             again = [x for x in made if any(map(_reduces, self.readers(x).values()))]
             theirs = out + read + written - sum(made[x] for x in again)
             apart += max(theirs / costs.memory, behind)
             apart += 0.0 if again else costs.launch
         turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
-        library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
+        library = max(work / rate, (sum(sizes.values()) + out + read * fuses) / costs.memory)
         library = max(library, turns * costs.turn / 2) + costs.launch + apart
         if self.is_kept(c.out):
             written += out

@@ -198,7 +198,7 @@ def _convolution(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     if given["transposed"] or not plain or not all(s is ONE for s in weight.shape[2:]):
         return None
     if x.dtype.bits != 16 or not (
-        _is_rows(x.shape, x.strides) and _is_rows(o.out.shape, o.out.strides)
+        is_rows(x.shape, x.strides) and is_rows(o.out.shape, o.out.strides)
     ):
         return None
     (inner, outer), images = weight.shape[1::-1], (x.shape[0], *x.shape[2:])
@@ -215,7 +215,7 @@ def _convolution(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     return o.made((o.product(left, right, sums.name, F32), o.nest("put", flat, added)), sums)
 
 
-def _is_rows(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
+def is_rows(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
     """Whether all channels of a place lie together, and the places of all images in order."""
     step = shape[1]
     if strides[1] is not ONE:

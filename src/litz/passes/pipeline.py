@@ -18,6 +18,7 @@ from litz.passes.attend import FindAttention
 from litz.passes.bias import SeparateBias
 from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.communicate import CommunicateInPlace
+from litz.passes.convolve import TakeConvolutions
 from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
 from litz.passes.flash import TakeAttention
@@ -52,6 +53,7 @@ def pipeline(
     costs: Mapping[str, Costs] | None = None,
     measured: bool = False,
     rivals: Rivals | None = None,
+    convolved: tuple[str, ...] = (),
 ) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
@@ -59,6 +61,7 @@ def pipeline(
     found while its products are such.  Templates take any sizes: products that ATen computes grow
     behind that choice.  measured: whether products of libraries are measured when they first run.
     rivals: what measures templates and epilogues beside products and kernels.
+    convolved: kinds of devices where a library computes convolutions with what is behind them.
     """
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
@@ -66,10 +69,14 @@ def pipeline(
     fill = FillInPlace(blocks), SeparateBias(), CommunicateInPlace()
     calls = PadContractions({**large, **known}), ChooseContractions(kinds), *fill
     exact = EXACT if blocks else ()
-    epilogues = TakeEpilogues(kinds, exact, Behind(rivals, calls) if rivals else None)
-    behind = (epilogues, *calls)
+    last = Behind(rivals, calls) if rivals else None
+    epilogues, convolutions = (
+        TakeEpilogues(kinds, exact, last),
+        TakeConvolutions(convolved, bool(rivals), last),
+    )
+    behind = (epilogues, convolutions, *calls)
     templates = Behind(rivals, behind) if rivals else None
-    taken = TakeTemplates(known, epilogues=epilogues, rivals=templates)
+    taken = TakeTemplates(known, epilogues=epilogues, convolutions=convolutions, rivals=templates)
     attention = FindAttention(known), TakeAttention(known, templates)
     return Pipeline((*attention, taken, *behind))
 

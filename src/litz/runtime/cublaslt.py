@@ -62,10 +62,14 @@ class Found(ctypes.Structure):
 
 def loaded_library(version: str | None = torch.version.cuda) -> Any:
     """The cuBLASLt that PyTorch has loaded, for its version of CUDA; None without one."""
-    if version is None or not hasattr(os, "RTLD_NOLOAD"):
+    return None if version is None else loaded(f"libcublasLt.so.{version.partition('.')[0]}")
+
+
+def loaded(name: str) -> Any:
+    """A library that the process has loaded; None without it."""
+    if not hasattr(os, "RTLD_NOLOAD"):
         return None
     try:
-        name = f"libcublasLt.so.{version.partition('.')[0]}"
         return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None

@@ -1,6 +1,8 @@
-"""Products of matrices and ways to compute them, as data: what is known without the libraries."""
+"""Problems of libraries and ways to compute them, as data: what is known without the libraries."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -79,10 +81,10 @@ class Told:
 class Chosen:
     """The way that was the quickest of a problem.  gpu: the name of the device that it was on.
 
-    told: where it is one of cuBLASLt's.
+    problem: a ``Problem``, or a convolution.  told: where it is one of cuBLASLt's.
     """
 
     instance: Instance
-    problem: Problem
+    problem: Any
     gpu: str
     told: Told | None

@@ -19,7 +19,17 @@ from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
 from litz.schedule.groups import bytes_hint
-from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
+from litz.schedule.templates import (
+    APART,
+    MANY,
+    NO_PLACE,
+    ONCE,
+    READ,
+    TWO,
+    grows,
+    is_factor,
+    taken_in,
+)
 
 Place = Callable[[Expr], Expr]
 # Why two groups that touch one buffer stay apart.
@@ -394,10 +404,22 @@ class Fusion:
             return ELSEWHERE
         if why := matmul.refused(made, self.program.buffers):
             return why
+        if self._is_reduced(a):
+            return ONCE
         stores = taken_in(made, first.space.axes, second.stores)
         if isinstance(stores, str):
             return stores
         return _joined(first, second, second.space, tuple(stores))
+
+    def _is_reduced(self, a: int) -> bool:
+        """Whether a group could be part of a kernel that reduces, whose results it reads."""
+        read = {self.roots[x] for x in self.groups[a].reads}
+        return any(
+            g.template is None and g.space.reduce_axes and k != a
+            and not read.isdisjoint(self.roots[x] for x in g.writes)
+            and not isinstance(self._merged(k, a), str)
+            for k, g in self.groups.items()
+        )  # fmt: skip
 
     def _is_between(self, buffer: str, a: int, b: int) -> bool:
         """Whether group ``a`` alone writes a buffer and ``b`` alone reads it."""

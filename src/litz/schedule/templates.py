@@ -16,6 +16,7 @@ APART: Final = "a template takes in what it reads or what reads it"
 MANY: Final = "more is stored than what a factor is read from"
 READ: Final = "somebody else reads what a factor is read from"
 NO_PLACE: Final = "the template has no place for it"
+ONCE: Final = "the kernel that reduces computes it once, a product again for every block"
 PLACES: Final = "a factor is read at places that do not tell where it was stored"
 
 
