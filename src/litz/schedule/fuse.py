@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Var, size_hint, substitution
+from litz.index import Const, Expr, Var, size_hint, substitution
 from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
@@ -21,6 +21,7 @@ from litz.schedule.dependencies import Dependencies, dependencies
 from litz.schedule.groups import bytes_hint
 from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
 
+NEAR = 8  # elements: what lies so near shares most lines of memory
 Place = Callable[[Expr], Expr]
 # Why two groups that touch one buffer stay apart.
 DEVICES: Final = "they run on different devices"
@@ -459,7 +460,11 @@ class Fusion:
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Whether the fused loops touch at one place what a group hands on, or else most bytes
-        of what both touch: a matrix that one of them walks across would be read in strides."""
+        of what both touch: a matrix that one of them walks across would be read in strides.
+
+        What both read, or write parts of, may lie near as well: in the lines of memory that one of
+        them touches anyway.
+        """
         sub_a, sub_b = substitution(how.left), substitution(how.right)
         kept = apart = 0
         for x in dict.fromkeys((*a.writes, *a.reads)):
@@ -467,12 +472,17 @@ class Fusion:
             if not theirs:
                 continue
             mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
-            if not any(sub_b(i) in mine for i in theirs):
-                apart += self.bytes[x]
-            elif x in a.writes:
-                return True
-            else:
+            places = [sub_b(i) for i in theirs]
+            if any(i in mine for i in places):
+                if x in a.writes:
+                    return True
                 kept += self.bytes[x]
+            elif any(
+                isinstance(d := i - m, Const) and abs(d.value) < NEAR for i in places for m in mine
+            ):
+                kept += self.bytes[x]
+            else:
+                apart += self.bytes[x]
         return kept > 0 and kept >= apart
 
     # --- result -------------------------------------------------------------------------------
