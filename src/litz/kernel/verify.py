@@ -11,7 +11,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.scans import run_along, scans_of
 from litz.kernel.blocks.lookback import why_not, words_of
 from litz.kernel.blocks.matmul import LEAST
-from litz.kernel.blocks.pairs import pairs_of
+from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.nests import around, point
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe

@@ -14,7 +14,7 @@ from litz.kernel.blocks import attention, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
-from litz.kernel.blocks.pairs import pairs_of
+from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import TRITON, Expr, Substitution, Sum, coefficient, const, render, sum_
+from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.narrow import one_plus
-from litz.kernel.blocks.pairs import pairs_of
+from litz.kernel.blocks.places import pairs_of, rows_of
 from litz.kernel.blocks.reach import fits
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, loops_of
@@ -59,6 +59,7 @@ class Printer(ABC):
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
         self.pairs = pairs_of(plan) if made.pairs else ({}, {})
         self.before = {b: a for a, b in self.pairs[0].items()}
+        self.rows = rows_of(plan)
         self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -334,18 +335,18 @@ class Printer(ABC):
         return first
 
     def row_of(self, node: Load) -> Expr | None:
-        """The part of an index that the lane does not change, where neighbours are no one access.
+        """The part of an index that several places in a row share, where neighbours are no access.
 
-        Of pointers to rows the rest is one instruction, which minds its sign; a sum of 32 bits
+        Of a pointer to a row the rest is one instruction, which minds its sign; a sum of 32 bits
         that is made one of 64 takes two more.
         """
-        e, lane = node.index, self.plan.lane
-        if not isinstance(e, Sum) or lane not in e.free or node.indirect:
+        row = self.rows.get(node)
+        if row is None or not (fits(row) and fits(node.index - row)):
             return None
-        if lane is None or coefficient(e, lane) is not None:
-            return None
-        row = sum_(c * t for t, c in e.terms if lane not in t.free)
-        return row if row.free and fits(row) and fits(e - row) else None
+        if not self.axes_of(row) & self.axes_of(node.index - row):
+            return row
+        shared = sum(n.buffer == node.buffer and r is row for n, r in self.rows.items())
+        return row if shared > 1 else None
 
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"

@@ -1,6 +1,7 @@
-"""Elements that lie beside each other in memory and that one point reads, or writes, both.
+"""Where accesses lie that are not one after the other along the lane.
 
-Parts of complex numbers, say: a loop along the lane steps over two elements at a time.  Loaded one
+Elements that lie beside each other in memory and that one point reads, or writes, both are pairs:
+parts of complex numbers, say.  A loop along the lane steps over two elements at a time; loaded one
 after the other, each access would take half of what it touches.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, coefficient, const
-from litz.ir.body import Load, Masked, Node, Store
+from litz.index import Expr, Sum, coefficient, const, sum_
+from litz.ir.body import Load, Masked, Node, Store, walk
 from litz.ir.dtype import BOOL
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
@@ -53,3 +54,17 @@ def _neighbours(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterato
             continue
         if plan.lane is not None and coefficient(index, plan.lane) is const(2):
             yield i, after
+
+
+def rows_of(plan: KernelPlan) -> dict[Load, Expr]:
+    """What of a load's index the lane does not change, where neighbours are no one access."""
+    found: dict[Load, Expr] = {}
+    for n in walk(roots(plan.stores)):
+        if not isinstance(n, Load) or n.indirect or plan.lane is None:
+            continue
+        e, lane = n.index, plan.lane
+        if isinstance(e, Sum) and lane in e.free and coefficient(e, lane) is None:
+            row = sum_(c * t for t, c in e.terms if lane not in t.free)
+            if row.free:
+                found[n] = row
+    return found
