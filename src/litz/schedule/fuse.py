@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -295,10 +296,13 @@ class Fusion:
             if vertical:
                 pairs = [(w, r) for w in writers for r in readers if w != r]
             else:
-                readers = sorted(readers, key=lambda k: self.groups[k].first)
+                readers, writers = (
+                    sorted(some, key=lambda k: self.groups[k].first) for some in (readers, writers)
+                )
                 pairs = [
                     (p, q) for n, p in enumerate(readers) for q in readers[n + 1 : n + 5] if p != q
                 ]
+                pairs += [(p, q) for p, q in pairwise(writers) if self._beside(x, p, q)]
             for p, q in pairs:
                 key = (min(p, q), max(p, q))
                 if self._pair(*key) not in self.refused:
@@ -309,6 +313,12 @@ class Fusion:
             if vertical or far <= self.settings.max_distance:
                 out.append((-s, far, p, q))
         return sorted(out)
+
+    def _beside(self, buffer: str, a: int, b: int) -> bool:
+        """Whether two groups write parts of a buffer that lie side by side all along."""
+        stores = [self.groups[k].plain_store(buffer) for k in (a, b)]
+        first, second = (s.index if s is not None else None for s in stores)
+        return first is not None and second is not None and _is_near(first, second)
 
     # --- one merge ----------------------------------------------------------------------------
 
@@ -477,9 +487,7 @@ class Fusion:
                 if x in a.writes:
                     return True
                 kept += self.bytes[x]
-            elif any(
-                isinstance(d := i - m, Const) and abs(d.value) < NEAR for i in places for m in mine
-            ):
+            elif any(_is_near(i, m) for i in places for m in mine):
                 kept += self.bytes[x]
             else:
                 apart += self.bytes[x]
@@ -514,6 +522,12 @@ class Fusion:
 
     def _place(self, k: int) -> int:
         return self.groups[k].last if k in self.groups else k
+
+
+def _is_near(a: Expr, b: Expr) -> bool:
+    """Whether two places lie side by side all along."""
+    apart = a - b
+    return isinstance(apart, Const) and 0 < abs(apart.value) < NEAR
 
 
 def _only_scans(g: FusionGroup) -> bool:
