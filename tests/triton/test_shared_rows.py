@@ -12,7 +12,6 @@ pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
 from litz.index import const  # noqa: E402
-from litz.kernel.blocks import choose  # noqa: E402
 from litz.kernel.blocks.axes import row_block  # noqa: E402
 
 TRITON = {"target": "triton"}
@@ -29,16 +28,12 @@ def windowed(x: torch.Tensor) -> torch.Tensor:
     return wide * columns.sin() + rows.cos()[:, None]
 
 
-@pytest.mark.parametrize("blocks", [256, 1])
-def test_rows_and_columns_compute_once_each(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are many blocks, those inside of rows have no masks."""
-    monkeypatch.setattr(choose, "BLOCKS", blocks)
+def test_rows_and_columns_compute_once_each() -> None:
     x = torch.randn(2, 3, 5, 130)[..., 3:120]
     check(windowed, x, runs=1, **TRITON)
     (graph,) = litz.explain(windowed, x, options=TRITON).graphs
     (kernel,) = graph.stages.kernels
     assert "yindex" in kernel.source
-    assert ("else:" in kernel.source) == (blocks == 1)
     # The pointer to a row, then the place in it.
     assert ")) + (tl.m" in kernel.source
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
-from litz.index import Expr, coefficient, const, divides, product, size_hint
-from litz.ir import matmul as products
+from litz.index import Expr, coefficient, const, divides, size_hint
+from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, Scan, is_even, walk
 from litz.ir.reductions import by_update
 from litz.ir.scans import sorts_of
@@ -35,7 +34,6 @@ from litz.kernel.values import Values
 
 BLOCKS = 256  # of fewer a GPU holds most at once, so that not their accesses take the time
 LINES = 64  # nodes of a body that two copies of it may have: more compute longer than they load
-SPARED = 4  # loads of single elements that make up for so many
 
 
 def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B008
@@ -74,7 +72,7 @@ def in_way(plan: KernelPlan, style: Style, way: str) -> BlockRecipe | str:
 def _divided(plan: KernelPlan) -> Phases | None:
     if plan.skeleton is None:
         return split.divide(plan)
-    if plan.skeleton.kind == products.KIND:
+    if plan.skeleton.kind == product.KIND:
         return matmul.divide(plan)
     return attention.divide(plan)
 
@@ -88,7 +86,7 @@ def in_blocks(plan: KernelPlan, style: Style, held: bool | None = None) -> Block
 
 def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:
     if plan.skeleton is not None:
-        if plan.skeleton.kind == products.KIND:
+        if plan.skeleton.kind == product.KIND:
             return matmul.in_blocks(plan, style)
         return attention.in_blocks(plan, style)
     wide = is_wide(plan)
@@ -182,17 +180,13 @@ def _backward(plan: KernelPlan, style: Style) -> bool:
 
 def _inside(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:
     """Whether masks cost more than a second copy of the lines: many blocks, no whole accesses."""
-    *rows, last = axes.parallel
-    if plan.tile is not None or plan.lane not in last.dims[-1:] or any(a.name == "z" for a in rows):
+    size, block = axes.parallel[-1].size, max(c.block("x") for c in configs)
+    if len(axes.parallel) > 1 or plan.lane not in axes.parallel[0].dims[-1:]:
         return False
-    nodes = set(walk(roots(plan.stores)))
-    uneven, lines = size_hint(last.size) % (16 // narrowest(plan)) != 0, LINES
-    if rows:  # accesses are apart there in any case
-        uneven = "x" not in axes.even(configs)
-        lines *= max(1, sum(isinstance(n, Load) for n in nodes) // SPARED)
-    size = size_hint(product(a.size for a in axes.parallel))
-    many = size >= BLOCKS * max(prod(n for _, n in c.blocks) for c in configs)
-    return uneven and many and len(nodes) <= lines
+    uneven = size_hint(size) % (16 // narrowest(plan)) != 0
+    return (
+        uneven and size_hint(size) >= BLOCKS * block and len(set(walk(roots(plan.stores)))) <= LINES
+    )
 
 
 def _neighbours(plan: KernelPlan, config: Config) -> int:
