@@ -3,17 +3,28 @@
 For each: whether Litz's step is eager's, kernels that one step starts, seconds to compile, and the
 time of a replayed CUDA graph beside the bytes that the step must move at the speed of a copy, and
 beside eager's lists (and fused kernels, where there are any).  ``--peer`` adds PyTorch's compiler.
+
+Most of the time goes to tracing: ``--jobs`` processes do that beside each other, and measure one at
+a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from benchmarks.gpu.backends import backend_called
 
 O = torch.optim  # noqa: E741
 CAPTURABLE = {"capturable": True}
@@ -66,7 +77,23 @@ def recorded(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def milliseconds(run: Callable[[], Any]) -> float:
+@contextmanager
+def alone(lock: str) -> Iterator[None]:
+    """While it runs no other process that names the same file is in one; of none nobody is."""
+    if not lock:
+        yield
+        return
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def milliseconds(run: Callable[[], Any], lock: str = "") -> float:
+    with alone(lock):
+        return _milliseconds(run)
+
+
+def _milliseconds(run: Callable[[], Any]) -> float:
     times = []
     for _ in range(12):
         event: Any = torch.cuda.Event
@@ -88,10 +115,10 @@ def kernels(run: Callable[[], Any]) -> int:
     return sum(e.device_type.name == "CUDA" for e in events)
 
 
-def speed() -> float:
+def speed(lock: str) -> float:
     """Bytes a millisecond that a copy reads and writes."""
     a, b = (torch.empty(1 << 29, dtype=torch.uint8, device="cuda") for _ in range(2))
-    return 2 * a.nbytes / milliseconds(lambda: b.copy_(a))
+    return 2 * a.nbytes / milliseconds(lambda: b.copy_(a), lock)
 
 
 def worst(mine: list[torch.nn.Parameter], eager: list[torch.nn.Parameter]) -> float:
@@ -101,8 +128,9 @@ def worst(mine: list[torch.nn.Parameter], eager: list[torch.nn.Parameter]) -> fl
     )
 
 
-def timed(name: str, count: int, backend: str, like: list[torch.nn.Parameter]) -> str:
+def timed(name: str, count: int, backend: str, like: list[torch.nn.Parameter], lock: str) -> str:
     torch.compiler.reset()
+    backend_called(backend)
     params, optimizer = make(name, count, foreach=True)
     compiled: Any = torch.compile
     step = compiled(optimizer.step, backend=backend)
@@ -114,11 +142,11 @@ def timed(name: str, count: int, backend: str, like: list[torch.nn.Parameter]) -
     first = time.perf_counter() - start
     off = worst(params, like)
     started = kernels(step)
-    ms = milliseconds(recorded(step).replay)
+    ms = milliseconds(recorded(step).replay, lock)
     return f"{ms:8.4f} ms, {started:4} kernels, {first:5.1f} s to compile, off by {off:.1e}"
 
 
-def report(name: str, count: int, rate: float, peer: bool) -> None:
+def report(name: str, count: int, rate: float, peer: bool, lock: str) -> None:
     params, optimizer = make(name, count, foreach=True)
     floor = CASES[name][2] * sum(p.nbytes for p in params) / rate
     for _ in range(2):
@@ -126,7 +154,7 @@ def report(name: str, count: int, rate: float, peer: bool) -> None:
     print(f"{name}: floor {floor:.4f} ms", flush=True)
     for backend in ("litz", "inductor") if peer else ("litz",):
         try:
-            print(f"  {backend:9}{timed(name, count, backend, params)}", flush=True)
+            print(f"  {backend:9}{timed(name, count, backend, params, lock)}", flush=True)
         except Exception as e:
             print(f"  {backend:9}{type(e).__name__}: {str(e)[:300]}", flush=True)
     for kind in ("foreach", "fused") if name in FUSED else ("foreach",):
@@ -134,9 +162,22 @@ def report(name: str, count: int, rate: float, peer: bool) -> None:
             _, eager = make(name, count, **{kind: True})
             eager.step()
             replay = recorded(eager.step).replay
-            print(f"  {kind:9}{milliseconds(replay):8.4f} ms", flush=True)
+            print(f"  {kind:9}{milliseconds(replay, lock):8.4f} ms", flush=True)
         except Exception as e:
             print(f"  {kind:9}{type(e).__name__}: {str(e)[:100]}", flush=True)
+
+
+def in_processes(names: list[str], jobs: int, arguments: list[str]) -> None:
+    """A process for each optimizer, ``jobs`` of them at a time."""
+    with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(jobs) as pool:
+        command = [sys.executable, "-m", "benchmarks.gpu.optimizers", *arguments]
+
+        def run(name: str) -> str:
+            one = [*command, "--just", name, "--lock", lock.name]
+            return subprocess.run(one, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+        for said in pool.map(run, names):
+            print(said, end="", flush=True)
 
 
 def main() -> None:
@@ -144,12 +185,20 @@ def main() -> None:
     parser.add_argument("--tensors", type=int, default=500)
     parser.add_argument("--only", default="", help="optimizers whose names have this in them")
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--just", choices=(*CASES,), help=argparse.SUPPRESS)
+    parser.add_argument("--lock", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    rate = speed()
-    print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e6:.0f} GB/s")
-    for name in CASES:
-        if args.only in name:
-            report(name, args.tensors, rate, args.peer)
+    names = [args.just] if args.just else [n for n in CASES if args.only in n]
+    if args.jobs > 1:
+        rest = ["--tensors", str(args.tensors), *(["--peer"] if args.peer else [])]
+        in_processes(names, args.jobs, rest)
+        return
+    rate = speed(args.lock)
+    if not args.just:
+        print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e6:.0f} GB/s")
+    for name in names:
+        report(name, args.tensors, rate, args.peer, args.lock)
 
 
 if __name__ == "__main__":

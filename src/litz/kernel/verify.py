@@ -11,6 +11,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.scans import run_along, scans_of
 from litz.kernel.blocks.lookback import why_not, words_of
 from litz.kernel.blocks.matmul import LEAST
+from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.nests import around, point
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
@@ -84,6 +85,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.pairs and (k.form != "once" or not any(pairs_of(k.plan))):
+        yield f"accesses of two neighbours in {k.form}, or where there are none"
     elif k.inside and (k.form != "once" or "x" in k.even):
         yield "blocks inside of x run apart, but those of the form or the size need no masks"
     elif k.form in ("nest", "serial"):

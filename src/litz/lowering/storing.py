@@ -22,7 +22,7 @@ from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
 CONVERGES = 8  # calls that are looked at
 # Of what a GPU computes from positions alone: a table of it would be a launch of its own.
-TABLE_COST = 16
+TABLE_COST = 32
 
 
 def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:

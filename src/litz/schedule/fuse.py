@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from itertools import pairwise
 from math import prod
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Var, size_hint, substitution
+from litz.index import Const, Expr, Var, size_hint, substitution
 from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
@@ -31,6 +32,7 @@ from litz.schedule.templates import (
     taken_in,
 )
 
+NEAR = 8  # elements: what lies so near shares most lines of memory
 Place = Callable[[Expr], Expr]
 # Why two groups that touch one buffer stay apart.
 DEVICES: Final = "they run on different devices"
@@ -304,10 +306,13 @@ class Fusion:
             if vertical:
                 pairs = [(w, r) for w in writers for r in readers if w != r]
             else:
-                readers = sorted(readers, key=lambda k: self.groups[k].first)
+                readers, writers = (
+                    sorted(some, key=lambda k: self.groups[k].first) for some in (readers, writers)
+                )
                 pairs = [
                     (p, q) for n, p in enumerate(readers) for q in readers[n + 1 : n + 5] if p != q
                 ]
+                pairs += [(p, q) for p, q in pairwise(writers) if self._beside(x, p, q)]
             for p, q in pairs:
                 key = (min(p, q), max(p, q))
                 if self._pair(*key) not in self.refused:
@@ -318,6 +323,12 @@ class Fusion:
             if vertical or far <= self.settings.max_distance:
                 out.append((-s, far, p, q))
         return sorted(out)
+
+    def _beside(self, buffer: str, a: int, b: int) -> bool:
+        """Whether two groups write parts of a buffer that lie side by side all along."""
+        stores = [self.groups[k].plain_store(buffer) for k in (a, b)]
+        first, second = (s.index if s is not None else None for s in stores)
+        return first is not None and second is not None and _is_near(first, second)
 
     # --- one merge ----------------------------------------------------------------------------
 
@@ -481,7 +492,11 @@ class Fusion:
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Whether the fused loops touch at one place what a group hands on, or else most bytes
-        of what both touch: a matrix that one of them walks across would be read in strides."""
+        of what both touch: a matrix that one of them walks across would be read in strides.
+
+        What both read, or write parts of, may lie near as well: in the lines of memory that one of
+        them touches anyway.
+        """
         sub_a, sub_b = substitution(how.left), substitution(how.right)
         kept = apart = 0
         for x in dict.fromkeys((*a.writes, *a.reads)):
@@ -489,12 +504,15 @@ class Fusion:
             if not theirs:
                 continue
             mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
-            if not any(sub_b(i) in mine for i in theirs):
-                apart += self.bytes[x]
-            elif x in a.writes:
-                return True
-            else:
+            places = [sub_b(i) for i in theirs]
+            if any(i in mine for i in places):
+                if x in a.writes:
+                    return True
                 kept += self.bytes[x]
+            elif any(_is_near(i, m) for i in places for m in mine):
+                kept += self.bytes[x]
+            else:
+                apart += self.bytes[x]
         return kept > 0 and kept >= apart
 
     # --- result -------------------------------------------------------------------------------
@@ -526,6 +544,12 @@ class Fusion:
 
     def _place(self, k: int) -> int:
         return self.groups[k].last if k in self.groups else k
+
+
+def _is_near(a: Expr, b: Expr) -> bool:
+    """Whether two places lie side by side all along."""
+    apart = a - b
+    return isinstance(apart, Const) and 0 < abs(apart.value) < NEAR
 
 
 def _only_scans(g: FusionGroup) -> bool:

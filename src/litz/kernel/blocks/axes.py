@@ -8,8 +8,21 @@ one point a program; ``r`` is reduced.  A block has the axes y, x, r in this ord
 
 from __future__ import annotations
 
-from litz.index import Expr, coefficient, const, product, size_hint
-from litz.ir.body import Load, walk
+from collections.abc import Collection, Iterator
+
+from litz.index import (
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    coefficient,
+    const,
+    product,
+    size_hint,
+)
+from litz.ir.body import Load, Op, walk
+from litz.ir.ops import op
 from litz.kernel.blocks.recipe import Axes, Axis
 from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
@@ -20,6 +33,8 @@ WASTE = 25  # one part in so many of a row may be left to masks
 SHORT = 64  # elements of a reduction that a block holds with results of several
 SECOND = 2  # results of each column in a block at least
 PART = 64  # elements of a row at least, for blocks over several rows
+SHARED = 16  # cost of what rows and columns share, from which blocks over both are worth it
+ROW_WASTE = 8  # one part in so many of a row may be left to masks in such blocks
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
 
 
@@ -37,7 +52,7 @@ def choose_axes(plan: KernelPlan) -> Axes:
         return Axes((*z, Axis("y", (second,)), Axis("x", (plan.lane,))), r)
     if r is None and _rows_apart(plan):
         return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
-    if r is None and plan.tile is None and _rows_together(plan):
+    if r is None and plan.tile is None and (_rows_together(plan) or _rows_share(plan)):
         return Axes((Axis("y", dims[:-1]), Axis("x", dims[-1:])), None)
     return Axes((Axis("x", dims),), r)
 
@@ -84,6 +99,44 @@ def _rows_together(plan: KernelPlan) -> bool:
     return any(
         dims[-1] in n.index.free and not any(v in n.index.free for v in dims[:-1]) for n in loads
     )
+
+
+def _rows_share(plan: KernelPlan) -> bool:
+    """Whether most of what is computed varies along rows alone, or down columns alone.
+
+    Weights and places of an interpolation, say: a block over parts of several rows computes them
+    once for each row and each column.
+    """
+    dims = plan.parallel
+    if len(dims) < 2 or dims[-1] is not plan.lane or not extent(dims[-1]).is_const:
+        return False
+    if row_block(extent(dims[-1])) == 0:
+        return False
+    lane, nodes = frozenset(dims[-1:]), list(walk(roots(plan.stores)))
+
+    def once(free: Collection[Expr]) -> bool:
+        own = lane.union(dims) & set(free)
+        return bool(own) and (own == lane or not own & lane)
+
+    cost = sum(op(n.name).cost for n in nodes if isinstance(n, Op) and once(n.vars))
+    parts = dict.fromkeys(p for n in nodes if isinstance(n, Load) for p in _computed(n.index))
+    return cost + sum(once(p.free) for p in parts) >= SHARED
+
+
+def _computed(e: Expr) -> Iterator[Expr]:
+    """What takes more than a sum of products in an index."""
+    for part in e.children():
+        yield from _computed(part)
+    if isinstance(e, FloorDiv | Mod | Min | Max):
+        yield e
+
+
+def row_block(size: Expr) -> int:
+    """Elements of a row in a block over parts of several rows; 0 where too much were left over."""
+    n = int_value(size)
+    waste = {x: -n % x for x in (128, 64, 32)}
+    best = min(waste, key=lambda x: (waste[x] * ROW_WASTE > n, -x))
+    return best if waste[best] * ROW_WASTE <= n else 0
 
 
 def _rows_apart(plan: KernelPlan) -> bool:

@@ -14,6 +14,7 @@ from litz.kernel.blocks import attention, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
+from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import (
@@ -139,6 +140,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         rows=rows,
         backward=_backward(plan, style),
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
+        pairs=form == "once" and plan.tile is None and any(pairs_of(plan)),
     )
 
 

@@ -129,6 +129,7 @@ class BlockPlan:
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
+    pairs: accesses of two neighbours are one (see ``litz.kernel.blocks.places``).
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
     words: the parameter in which programs that look back leave what their blocks come to, in groups
@@ -159,6 +160,7 @@ class BlockPlan:
     late: bool = False
     rows: tuple[Expr, int] | None = None
     inside: bool = False
+    pairs: bool = False
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     words: tuple[str, int] | None = None

@@ -13,7 +13,7 @@ from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.blocks.axes import choose_axes, whole_block
+from litz.kernel.blocks.axes import PART, choose_axes, row_block, whole_block
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
@@ -117,11 +117,15 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     apart = hint(product(a.size for a in axes.parallel[:-1]))
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
-    many = LOADED // streams(plan) if len(axes.parallel[-1].dims) > 1 else LOADED
-    most = max(2, power_of_two(many + 1) // 2)
+    most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
     widths = _widths(plan, lambda block: size // block * apart, most)
     out = [Config((("x", min(block, power_of_two(size))),), warps) for block, warps in widths]
     return tuple(dict.fromkeys(out))
+
+
+def _most(loads: int) -> int:
+    """Elements of a thread, each of which has registers for all that it loads by itself."""
+    return max(2, power_of_two(LOADED // loads + 1) // 2)
 
 
 def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
@@ -129,8 +133,12 @@ def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     rows, row = axes.blocked
     count = hint(rows.size)
     out = []
-    for block, warps in _widths(plan, lambda block: count * hint(row.size) // block):
+    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    own = sum(all(set(a.dims) & set(n.vars) for a in axes.blocked) for n in loads)
+    most = _most(max(1, own))
+    for block, warps in _widths(plan, lambda block: count * hint(row.size) // block, most):
         x = min(whole_block(row.size), block)
+        x = x if x >= PART else min(row_block(row.size), block)
         y = min(block // x, power_of_two(count))
         out.append(Config((("y", y), ("x", x)), warps))
     return tuple(dict.fromkeys(out))

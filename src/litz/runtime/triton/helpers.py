@@ -57,6 +57,30 @@ def like(x, other):
 
 
 @triton.jit
+def load_pair(at, mask=None):
+    """What lies at pointers, and behind each of them."""
+    at = tl.expand_dims(at, -1) + tl.arange(0, 2)
+    if mask is None:
+        both = tl.load(at)
+    else:
+        both = tl.load(at, tl.expand_dims(mask, -1), other=0)
+    return tl.split(both)
+
+
+@triton.jit
+def store_pair(at, first, second, mask=None):
+    """Two values to each pointer, one behind the other."""
+    kind = at.dtype.element_ty
+    first = tl.broadcast_to(first.to(kind), at.shape)
+    both = tl.join(first, tl.broadcast_to(second.to(kind), at.shape))
+    at = tl.expand_dims(at, -1) + tl.arange(0, 2)
+    if mask is None:
+        tl.store(at, both)
+    else:
+        tl.store(at, both, tl.expand_dims(mask, -1))
+
+
+@triton.jit
 def opaque(x):
     """``x``, of 32 or 64 bits, where Triton's passes do not see where it comes from."""
     if x.dtype.primitive_bitwidth == 32:

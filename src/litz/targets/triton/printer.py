@@ -13,6 +13,7 @@ from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.narrow import one_plus
+from litz.kernel.blocks.places import pairs_of, rows_of
 from litz.kernel.blocks.reach import fits
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, loops_of
@@ -56,6 +57,9 @@ class Printer(ABC):
         self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
+        self.pairs = pairs_of(plan) if made.pairs else ({}, {})
+        self.before = {b: a for a, b in self.pairs[0].items()}
+        self.rows = rows_of(plan)
         self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -227,6 +231,8 @@ class Printer(ABC):
         function = one_plus(v.node) if v.node in self.narrow else None
         if function is not None:
             return next(a for a in v.args if a.node is function).args
+        if v.node in self.before and not v.conds:
+            return (self.values(self.before[v.node]),)
         return (*v.args, *v.conds)
 
     def spelled(self, v: Value) -> str:
@@ -310,12 +316,37 @@ class Printer(ABC):
         conds = [self.value(c) for c in v.conds]
         # A condition says that the element is there for points inside of its own axes alone.
         mask = self.mask(own.union(*(c.axes for c in v.conds)), conds)
+        row = self.row_of(node)
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
+        elif row is not None:
+            index = f"{self.index(row)}) + ({self.index(node.index - row)}"
         tail = f", {mask}, other=0" if mask else ""
         if "r" in own:
             tail += self.eviction()
-        return f"tl.load({self.pointer(node.buffer, index)}{tail})"
+        at = self.pointer(node.buffer, index)
+        if v.conds or node not in self.pairs[0]:
+            return f"tl.load({at}{tail})"
+        first, second = self.fresh(), self.fresh()
+        home = self.home(v)
+        home.emit(f"{first}, {second} = litz.load_pair({at}{mask and f', {mask}'})")
+        home.known[self.values(self.pairs[0][node])] = second
+        self.lines |= {first: len(self.lines), second: len(self.lines) + 1}
+        return first
+
+    def row_of(self, node: Load) -> Expr | None:
+        """The part of an index that several places in a row share, where neighbours are no access.
+
+        Of a pointer to a row the rest is one instruction, which minds its sign; a sum of 32 bits
+        that is made one of 64 takes two more.
+        """
+        row = self.rows.get(node)
+        if row is None or not (fits(row) and fits(node.index - row)):
+            return None
+        if not self.axes_of(row) & self.axes_of(node.index - row):
+            return row
+        shared = sum(n.buffer == node.buffer and r is row for n, r in self.rows.items())
+        return row if shared > 1 else None
 
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"
@@ -352,8 +383,12 @@ class Printer(ABC):
         todo = [(s, self.evaluate(s)) for s in stores]
         if len({s.buffer for s in stores}) == len(stores):
             todo.sort(key=lambda x: self.lines.get(x[1][0], -1))
+        kept, after = dict(todo), self.pairs[1]
         for store, texts in todo:
-            self.put(store, texts)
+            if store in after:
+                self.put(store, (*texts, *kept[after[store]]))
+            elif store not in after.values():
+                self.put(store, texts)
 
     def evaluate(self, s: Store) -> tuple[str, ...]:
         return tuple(self.value(self.values(root)) for root in s.roots())
@@ -371,6 +406,9 @@ class Printer(ABC):
         conds = [texts[-1]] if s.mask is not None else []
         mask = self.mask(axes, conds)
         at = self.pointer(s.buffer, index)
+        if s in self.pairs[1]:
+            self.scope.emit(f"litz.store_pair({at}, {value}, {rest[0]}{mask and f', {mask}'})")
+            return
         self.scope.emit(self.put_text(s, at, value, mask))
 
     def axes_written(self, s: Store) -> list[str]:

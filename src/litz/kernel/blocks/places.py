@@ -1,0 +1,70 @@
+"""Where accesses lie that are not one after the other along the lane.
+
+Elements that lie beside each other in memory and that one point reads, or writes, both are pairs:
+parts of complex numbers, say.  A loop along the lane steps over two elements at a time; loaded one
+after the other, each access would take half of what it touches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from litz.index import Expr, Sum, coefficient, const, sum_
+from litz.ir.body import Load, Masked, Node, Store, walk
+from litz.ir.dtype import BOOL
+from litz.kernel.nodes import roots
+from litz.kernel.plan import KernelPlan
+
+
+def pairs_of(plan: KernelPlan) -> tuple[dict[Load, Load], dict[Store, Store]]:
+    """Loads, and stores, each with the one that lies behind it."""
+    if plan.lane is None:
+        return {}, {}
+    several = Counter(s.buffer for s in plan.stores)
+    loads = [n for n in _unguarded(roots(plan.stores)) if not n.indirect]
+    # Of more than two stores to a buffer one might have to come between.
+    kept = [s for s in plan.stores if s.mode == "set" and several[s.buffer] == 2]
+    kept = [s for s in kept if s.mask is None and not s.indirect]
+    return (
+        {loads[a]: loads[b] for a, b in _neighbours(plan, [(n.buffer, n.index) for n in loads])},
+        {kept[a]: kept[b] for a, b in _neighbours(plan, [(s.buffer, s.index) for s in kept])},
+    )
+
+
+def _unguarded(nodes: Sequence[Node]) -> list[Load]:
+    """The loads that are made at every point."""
+    found: dict[Node, None] = {}
+    stack = list(reversed(nodes))
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found[n] = None
+            stack += n.args[::2] if isinstance(n, Masked) else n.args
+    return [n for n in found if isinstance(n, Load)]
+
+
+def _neighbours(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[tuple[int, int]]:
+    """Which two places lie beside each other, in steps of two along the lane."""
+    number = {place: i for i, place in enumerate(places)}
+    left_out = {p.name for p in plan.params if p.by_value or p.dtype is BOOL}
+    for (buffer, index), i in number.items():
+        after = number.get((buffer, index + 1))
+        if after is None or (buffer, index - 1) in number or buffer in left_out:
+            continue
+        if plan.lane is not None and coefficient(index, plan.lane) is const(2):
+            yield i, after
+
+
+def rows_of(plan: KernelPlan) -> dict[Load, Expr]:
+    """What of a load's index the lane does not change, where neighbours are no one access."""
+    found: dict[Load, Expr] = {}
+    for n in walk(roots(plan.stores)):
+        if not isinstance(n, Load) or n.indirect or plan.lane is None:
+            continue
+        e, lane = n.index, plan.lane
+        if isinstance(e, Sum) and lane in e.free and coefficient(e, lane) is None:
+            row = sum_(c * t for t, c in e.terms if lane not in t.free)
+            if row.free:
+                found[n] = row
+    return found

@@ -1,0 +1,68 @@
+"""Elements beside each other that a point reads or writes both: one access, interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from judge import check
+
+pytest.importorskip("triton.language")
+
+import litz  # noqa: E402
+
+TRITON = {"target": "triton"}
+Tensor = torch.Tensor
+
+
+def turned(x: Tensor, by: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * by[:, None]).flatten(-2)
+
+
+def nibbles(x: Tensor) -> Tensor:
+    return torch.stack((x & 15, x >> 4), -1).flatten(-2)
+
+
+def in_place(x: Tensor) -> Tensor:
+    return x.copy_(torch.stack((x[:, 1::2] + 1, x[:, ::2] * 2), -1).flatten(-2))
+
+
+def guarded(x: Tensor) -> Tensor:
+    """Nothing lies behind the last row: only points that are inside may read there."""
+    wide = torch.nn.functional.pad(x, (0, 0, 0, 1))
+    return wide[:, ::2] - wide[:, 1::2]
+
+
+def of_bools(x: Tensor) -> Tensor:
+    return torch.stack((x > 0, x < 1), -1)
+
+
+def steps(x: Tensor) -> Tensor:
+    """Neighbours in steps of one: each is the second of one and the first of another."""
+    return x[:, :-1] - x[:, 1:]
+
+
+CASES: tuple[tuple[Callable[..., object], tuple[Tensor, ...], tuple[int, int]], ...] = (
+    (turned, (torch.randn(3, 5, 14), torch.randn(3, 7, dtype=torch.complex64)), (2, 1)),
+    (nibbles, (torch.randint(0, 256, (9, 31), dtype=torch.uint8),), (0, 1)),
+    (in_place, (torch.randn(5, 12),), (1, 1)),
+    (guarded, (torch.randn(5, 12),), (0, 0)),
+    (of_bools, (torch.randn(5, 12),), (0, 0)),
+    (steps, (torch.randn(5, 12),), (0, 0)),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
+def test_neighbours(
+    case: tuple[Callable[..., object], tuple[Tensor, ...], tuple[int, int]],
+) -> None:
+    fn, args, (loads, stores) = case
+    check(fn, *args, runs=1, judge=False, **TRITON)
+    given = [a.clone() for a in args]
+    sources = [
+        k.source for g in litz.explain(fn, *given, options=TRITON).graphs for k in g.stages.kernels
+    ]
+    text = "".join(sources)
+    assert (text.count("load_pair"), text.count("store_pair")) == (loads, stores)
