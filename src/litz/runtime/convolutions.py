@@ -123,6 +123,9 @@ class Apart:
     def bind(self, problem: Convolution, instance: Instance) -> Call:
         return partial(_apart, problem)
 
+    def told(self, problem: Convolution) -> None:
+        return None
+
 
 def _apart(p: Convolution, o: Images) -> None:
     """Sums are float32 from the convolution on, as where one call computes all."""

@@ -100,6 +100,9 @@ class Cudnn:
     def bind(self, problem: Convolution, instance: Instance) -> _Bound:
         return _Bound(self, problem, instance)
 
+    def told(self, problem: Convolution) -> None:
+        return None
+
     # --- the library's functions --------------------------------------------------------------
 
     @property

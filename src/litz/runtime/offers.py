@@ -78,6 +78,9 @@ class Offers(Protocol[P, H]):
     def bind(self, problem: P, instance: Instance, /) -> Callable[[H], None]:
         """What computes it on the current stream.  It may be recorded as part of a CUDA graph."""
 
+    def told(self, problem: P, /) -> Told | None:
+        """What who has no Python tells the library of a problem; None: it computes that itself."""
+
 
 @dataclass
 class Chooser(Generic[Q, G]):
@@ -134,13 +137,9 @@ class Chooser(Generic[Q, G]):
         if known is None:
             known = first.instances(p, 1)[0]
         else:
-            told = self.told(libraries[known.library], p)
+            told = libraries[known.library].told(p)
             self.chosen[key] = Chosen(known, p, clock.device_name, told)
         return libraries[known.library].bind(p, known), not recording
-
-    def told(self, library: Any, p: Any) -> Told | None:
-        """What who has no Python tells the library of a problem; None: ATen computes it."""
-        return None
 
     def looks(self, p: Any) -> bool:
         """Whether another library's likeliest way is taken where nothing is measured."""
