@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ class Ways:
     def instances(self, problem: Convolution, most: int) -> Sequence[Instance]:
         return [Instance(self.version, k) for k in self.names[:most]]
 
+    def told(self, problem: Convolution) -> None:
+        return None
+
     def bind(self, problem: Convolution, instance: Instance) -> Call:
         self.bound.append(instance.what)
         plain = Apart().bind(problem, Instance(""))
@@ -104,7 +108,9 @@ def test_the_first_way_that_keeps_nan_is_taken_and_kept(tmp_path: Path) -> None:
         first.convolution(x, o.weight, out=o.out, bias=o.bias, **HOW, epilogue="relu")
         wanted = exact(Images(x, o.weight, o.out, None, o.bias), "relu")
         assert torch.equal(o.out.isnan(), wanted.isnan())
-    assert ways.bound == ["1", "2", "2"] and [x.what for x in first.chosen.values()] == ["2"]
+    assert ways.bound == ["1", "2", "2"] and [x.instance.what for x in first.chosen.values()] == [
+        "2"
+    ]
     ways.bound.clear()
     made().convolution(o.image, o.weight, out=o.out, bias=o.bias, **HOW, epilogue="relu")
     assert ways.bound == ["2"]  # nothing is tried again
@@ -120,9 +126,34 @@ def test_without_a_way_that_keeps_nan_aten_computes_it(tmp_path: Path) -> None:
     made = Convolutions(lambda _: (Apart(), ways), Cache(tmp_path), 0.0, lambda _: Wall())
     kind = {"bias": o.bias, "added": o.added}
     made.convolution(o.image, o.weight, out=o.out, **kind, **HOW, epilogue="relu")  # type: ignore[arg-type]
-    assert {x.library for x in made.chosen.values()} == {Apart.version}
+    assert {x.instance.library for x in made.chosen.values()} == {Apart.version}
     wanted = exact(o, "relu")
     assert (o.out.double() - wanted).norm() <= 0.01 * wanted.norm()
+
+
+def test_a_way_that_cannot_be_bound_is_atens_and_no_elements_are_marked(tmp_path: Path) -> None:
+    o, ways = given("b"), Ways(1)
+    ways.names = ["2"]
+    kind = {"bias": o.bias, **HOW, "epilogue": "relu"}
+    made = Convolutions(lambda _: (Apart(), ways), Cache(tmp_path), 0.0, lambda _: Wall())
+    made.convolution(o.image, o.weight, out=o.out, **kind)
+    (key,) = made.chosen
+    made.chosen[key] = replace(made.chosen[key], instance=Instance(ways.version, "4"))
+    made.bound.clear()
+    o.out.fill_(torch.nan)
+    made.convolution(o.image, o.weight, out=o.out, **kind)
+    wanted = exact(Images(o.image, o.weight, o.out, None, o.bias), "relu")
+    assert (o.out.double() - wanted).norm() <= 0.01 * wanted.norm()
+    ways.names = []  # as a library that takes no empty tensors
+    made.convolution(o.image[:0], o.weight, out=o.out[:0], **kind)
+
+
+def test_without_cudnn_aten_computes_it(tmp_path: Path) -> None:
+    o, ways = given("b"), Ways()
+    made = Convolutions(lambda _: (Apart(), ways), Cache(tmp_path), 0.0, lambda _: Wall())
+    with torch.backends.cudnn.flags(enabled=False):
+        made.convolution(o.image, o.weight, out=o.out, bias=o.bias, **HOW)
+    assert not ways.bound
 
 
 class Wall:
@@ -222,6 +253,14 @@ class Nowhere(Gpu):
     def stream(self) -> int:
         return 9
 
+    def records(self) -> bool:
+        return False
+
+
+class Recorded(Nowhere):
+    def records(self) -> bool:
+        return True
+
 
 def test_a_convolution_is_told_as_a_graph() -> None:
     paper = Paper()
@@ -262,6 +301,20 @@ def test_a_call_hands_over_where_tensors_are() -> None:
     at = dict(zip(pack[1000], pack[1001], strict=True))
     assert at == {cudnn.NUMBERS[k]: x.data_ptr() for k, x in o.operands.items()}
     assert {*paper.gone} == {*paper.made}  # nothing stays
+
+
+def test_graphs_keep_the_plans_that_they_run() -> None:
+    paper = Paper()
+    library, o = cudnn.Cudnn(paper, Nowhere(0)), given("b")
+    p, way = problem_of(o, **HOW, epilogue="relu"), Instance("", "5")
+    bound = library.bind(p, way)
+    library._gpu = Recorded(0)
+    with pytest.raises(RuntimeError, match="recorded"):
+        library.bind(p, way)
+    bound(o)
+    plan = bound.plan.value
+    del bound
+    assert paper.ran[0][0] == plan and plan not in paper.gone
 
 
 def test_what_it_cannot_take() -> None:

@@ -21,6 +21,7 @@ from litz.runtime.offers import MARKS, Chooser, Offers, matrix
 aten = torch.ops.aten
 Tensor = torch.Tensor
 ALIGNED: Final = 16  # bytes: no library asks for more
+_dnn: Final[Any] = torch.backends.cudnn
 OPERANDS: Final = ("image", "weight", "scale", "bias", "added", "out")
 
 
@@ -31,7 +32,7 @@ class Convolution:
     image, weight, out: [n, channels, ...], [outer, channels / groups, ...] and [n, outer, ...].
     scale, bias: None, or a number for each channel of the result.  added: None, or as ``out``.
     stride, padding, dilation: by dimensions of a place.  epilogue: relu, or "".
-    tf32: whether float32 may be multiplied with fewer bits.  ordered: whether sums have one order.
+    ordered: whether sums have one order.
     """
 
     image: Matrix
@@ -45,7 +46,6 @@ class Convolution:
     dilation: tuple[int, ...]
     groups: int = 1
     epilogue: str = ""
-    tf32: bool = False
     ordered: bool = False
 
     @property
@@ -123,6 +123,9 @@ class Apart:
     def bind(self, problem: Convolution, instance: Instance) -> Call:
         return partial(_apart, problem)
 
+    def told(self, problem: Convolution) -> None:
+        return None
+
 
 def _apart(p: Convolution, o: Images) -> None:
     """Sums are float32 from the convolution on, as where one call computes all."""
@@ -146,16 +149,14 @@ def problem_of(
     groups: int = 1,
     epilogue: str = "",
 ) -> Convolution:
-    dnn: Any = torch.backends.cudnn
-    tf32 = o.image.dtype is torch.float32 and dnn.allow_tf32
-    ordered = dnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    ordered = _dnn.deterministic or torch.are_deterministic_algorithms_enabled()
     given: dict[str, Any] = dict.fromkeys(OPERANDS)
     for k, x in o.operands.items():
         m = matrix(x)
         given[k] = replace(m, aligned=min(m.aligned, ALIGNED))
     return Convolution(
         **given, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation),
-        groups=groups, epilogue=epilogue, tf32=tf32, ordered=ordered,
+        groups=groups, epilogue=epilogue, ordered=ordered,
     )  # fmt: skip
 
 
@@ -199,7 +200,8 @@ class Convolutions(Chooser[Convolution, Images]):
         added: Tensor | None = None,
         **how: Any,
     ) -> Tensor:
-        """As the function of that name."""
+        """As the function of that name, which it is while PyTorch is told to do without cuDNN."""
         given = Images(image, weight, out, scale, bias, added)
-        self.call(problem_of(given, **how), given)
+        problem = problem_of(given, **how)
+        self.call(problem, given) if _dnn.enabled else _apart(problem, given)
         return out

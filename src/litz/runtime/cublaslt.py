@@ -125,6 +125,10 @@ class Gpu:
     def stream(self) -> int:
         return current_raw_stream(self.index)
 
+    def records(self) -> bool:
+        """Whether what the current stream is given becomes part of a CUDA graph."""
+        return torch.cuda.is_current_stream_capturing()
+
 
 class CublasLt:
     """cuBLASLt on one device.  library: what has its functions."""

@@ -7,6 +7,7 @@ name engines: its own kernels, or such that it compiles for the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import byref, c_bool, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from threading import Lock
@@ -82,6 +83,7 @@ class Cudnn:
         self.version = f"cudnn {int(library.cudnnGetVersion())}"
         self._handle = c_void_p()
         self._lock = Lock()
+        self._recorded: set[_Bound] = set()
 
     def instances(self, problem: Convolution, most: int) -> Sequence[Instance]:
         if not takes(problem):
@@ -90,24 +92,30 @@ class Cudnn:
             graph = _Graph(self, problem)
         except Refused:
             return ()
-        found: dict[Instance, None] = {}
         for mode in MODES:
-            found |= dict.fromkeys(graph.ways(mode, most - len(found)))
-            if found:
-                break
-        return [*found]
+            with suppress(Refused):
+                if found := graph.ways(mode, most):
+                    return found
+        return ()
 
     def bind(self, problem: Convolution, instance: Instance) -> _Bound:
+        """Raises RuntimeError while a graph is recorded: handles and plans take memory."""
+        if self._gpu.records():
+            raise Refused("a graph is recorded")
         return _Bound(self, problem, instance)
+
+    def told(self, problem: Convolution) -> None:
+        return None
 
     # --- the library's functions --------------------------------------------------------------
 
     @property
     def handle(self) -> c_void_p:
         """One of Litz's own, made when first something is asked."""
-        with self._lock, self._gpu.current():
-            if not self._handle:
-                self.call("cudnnCreate", byref(self._handle))
+        if not self._handle:
+            with self._lock, self._gpu.current():
+                if not self._handle:
+                    self.call("cudnnCreate", byref(self._handle))
         return self._handle
 
     def call(self, name: str, *given: Any) -> None:
@@ -118,12 +126,14 @@ class Cudnn:
         if status:
             raise RuntimeError(f"{name} failed with status {status}")
 
-    def execute(self, plan: c_void_p, given: c_void_p) -> None:
+    def execute(self, bound: _Bound, given: c_void_p) -> None:
         """Run a plan on the current stream."""
         handle = self.handle
         with self._lock, self._gpu.current():
+            if self._gpu.records():  # graphs run kernels that are gone when their plan is
+                self._recorded.add(bound)
             self.call("cudnnSetStream", handle, c_void_p(self._gpu.stream()))
-            self.call("cudnnBackendExecute", handle, plan, given)
+            self.call("cudnnBackendExecute", handle, bound.plan, given)
 
 
 class Refused(RuntimeError):
@@ -264,7 +274,7 @@ class _Bound:
     def __init__(self, library: Cudnn, problem: Convolution, instance: Instance) -> None:
         self._library = library
         self._graph = _Graph(library, problem)
-        self._plan, self._workspace = self._graph.plan(instance.what)
+        self.plan, self._workspace = self._graph.plan(instance.what)
 
     def __call__(self, o: Images) -> None:
         room = torch.empty(self._workspace, dtype=torch.uint8, device=o.out.device)
@@ -274,4 +284,4 @@ class _Bound:
             "given", (1000, INT, [*held]), (1001, POINTER, [*held.values()]),
             (1003, POINTER, [room.data_ptr()]),
         )  # fmt: skip
-        self._library.execute(self._plan, pack)
+        self._library.execute(self, pack)

@@ -78,6 +78,9 @@ class Offers(Protocol[P, H]):
     def bind(self, problem: P, instance: Instance, /) -> Callable[[H], None]:
         """What computes it on the current stream.  It may be recorded as part of a CUDA graph."""
 
+    def told(self, problem: P, /) -> Told | None:
+        """What who has no Python tells the library of a problem; None: it computes that itself."""
+
 
 @dataclass
 class Chooser(Generic[Q, G]):
@@ -134,13 +137,21 @@ class Chooser(Generic[Q, G]):
         if known is None:
             known = first.instances(p, 1)[0]
         else:
-            told = self.told(libraries[known.library], p)
+            told = libraries[known.library].told(p)
             self.chosen[key] = Chosen(known, p, clock.device_name, told)
-        return libraries[known.library].bind(p, known), not recording
+        return self._bound(libraries[known.library], p, known, first), not recording
 
-    def told(self, library: Any, p: Any) -> Told | None:
-        """What who has no Python tells the library of a problem; None: ATen computes it."""
-        return None
+    def _bound(
+        self, library: Offers[Q, G], p: Any, way: Instance, first: Offers[Q, G]
+    ) -> Callable[[G], None]:
+        """The call of a way; of the default where what is known cannot be bound here and now."""
+        try:
+            return library.bind(p, way)
+        except RuntimeError as e:
+            if library is first:
+                raise
+            log.info("litz: %s has no call for %s: %s", library.version, p, e)
+        return first.bind(p, first.instances(p, 1)[0])
 
     def looks(self, p: Any) -> bool:
         """Whether another library's likeliest way is taken where nothing is measured."""
@@ -197,6 +208,8 @@ def keeping(
 
     Activations of libraries may not: a maximum that drops nan, say.
     """
+    if not others:  # of no elements, say, none of which could be marked
+        return []
 
     def kinds(way: Instance) -> Tensor | None:
         """Which of the elements that these reach are nan, and which are infinite."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
 from litz.dataclass import dataclass
-from litz.runtime.instance import Instance, Problem, Told
+from litz.runtime.instance import Instance, Problem
 from litz.runtime.offers import MARKS, Chooser, Offers, matrix
 
 aten = torch.ops.aten
@@ -67,13 +67,7 @@ class Operands:
 
 
 Call = Callable[[Operands], None]
-
-
-class Library(Offers[Problem, Operands], Protocol):
-    """What offers instances of products on one device."""
-
-    def told(self, problem: Problem) -> Told | None:
-        """What who has no Python tells the library of a problem; None: ATen computes it."""
+Library = Offers[Problem, Operands]
 
 
 # --- the library that every process has -----------------------------------------------------------
@@ -202,10 +196,6 @@ def product(
 
 class Products(Chooser[Problem, Operands]):
     """Products by whichever way was the fastest of its problem."""
-
-    def told(self, library: Any, p: Problem) -> Told | None:
-        found: Told | None = library.told(p)
-        return found
 
     def among(self, values: Mapping[str, object]) -> dict[str, object]:
         """What a host program names, with this ``product`` in the place of the function."""
