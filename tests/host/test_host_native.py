@@ -204,7 +204,7 @@ def test_text_of_a_plan() -> None:
         "allocate t1 float32 cpu [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
-        "aten 'aten::mm' 'out' mm 4 [t2, t3] ['out'=t1] [0] [] 1",
+        "aten 'aten::mm' 'out' mm 4 [t2, t3] ['out'=t1] 1 [] 1",
         "free t2",
         "free t3",
         "return tuple[t1, 7]",
@@ -215,16 +215,24 @@ def test_text_of_a_plan() -> None:
         plan_text(replace(plan, tensors=2))
 
 
-def test_operators_that_give_numbers_and_take_tensors_that_are_none() -> None:
-    x = Buffer("x", F32, (as_expr(4),), (as_expr(1),), "cpu", "input")
+def test_operators_that_give_numbers_among_tensors(capfd: pytest.CaptureFixture[str]) -> None:
+    x = Buffer("x", F32, (as_expr(4), as_expr(4)), (as_expr(4), as_expr(1)), "cpu", "input")
+    y = replace(x, name="y", kind="extern")
     whole = TensorRef("x", F32, x.shape, x.strides, as_expr(0))
-    n, op = symbol("n", 0, 100), torch.ops.aten._debug_has_internal_overlap.default
-    call = Extern("e", op, str(op), (whole,), (), (), "cpu", "", symbols=((0, n),))
-    host = HostProgram(("x",), {"x": x}, (CallExtern(call), Return((n + 5,))))
-    plan = plan_native(host, {})
-    assert isinstance(plan, Plan) and "[1] [i" in plan_text(plan)
-    assert executed(host, [torch.ones(4)]) == (5,)
-    assert executed(host, [torch.ones(1).expand(4)]) == (6,)
+    out, n = replace(whole, buffer="y"), symbol("n", 0, 100)
+    op = torch.ops.aten._batch_norm_impl_index.default
+    args = (whole, None, None, None, None, True, 0.1, 1e-5, False)
+    outputs = ("y", None, None, None)
+    call = Extern("e", op, str(op), args, (), outputs, "cpu", "", symbols=((4, n),), single=False)
+    host = HostProgram(("x",), {"x": x, "y": y}, (CallExtern(call), Return((out, n + 5))))
+    given = torch.randn(4, 4)
+    wanted = op(given, *args[1:])
+    found = executed(host, [given])
+    assert torch.equal(found[0], wanted[0]) and found[1] == wanted[4] + 5
+    assert capfd.readouterr().err == ""  # PyTorch prints what its C functions refuse
+
+
+def test_operators_that_take_tensors_that_are_none() -> None:
     relu = torch.ops.aten.relu.default
     none = Extern("r", relu, str(relu), (None,), (), (None,), "cpu", "")
     host = HostProgram((), {}, (CallExtern(none), Return(())))

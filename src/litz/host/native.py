@@ -323,7 +323,7 @@ class _Printer(Words):
     ) -> bool:
         """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
         found = stable_arguments(overload, e.args, kwargs)
-        if found is None or any(isinstance(n, HostFloat) for _, n in e.symbols):
+        if found is None:
             return False
         words: tuple[list[int], list[int]] = [], []
         counts = [0, 0]
@@ -337,8 +337,7 @@ class _Printer(Words):
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
         direct = direct_number(overload, e.args, e.device)
         operator = [self.thing(name), self.thing(part), target, direct]
-        returned = [str(r.type) != "Tensor" for r in overload._schema.returns]
-        returns = [len(returned), *map(int, returned)]
+        returns = len(overload._schema.returns)
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
         self.words += [len(results), *results, e.single]
         return True

@@ -64,10 +64,11 @@ def _parameters(
 ) -> tuple[tuple[str, bool, int | None, object], ...] | None:
     """Of each: its name, whether it goes by that, its type and its default.
 
-    None for an operator that returns more than tensors and integers.
+    None for an operator that returns more than tensors: the dispatcher's C function converts results
+    by the types of its schema in reverse order.
     """
     schema = overload._schema
-    if any(str(r.type) not in ("Tensor", "int") for r in schema.returns):
+    if any(str(r.type) != "Tensor" for r in schema.returns):
         return None
     return tuple(
         (

@@ -393,16 +393,13 @@ template <class Own> struct Runner {
             if (!stable(type, stack + n++)) return false;
         }
         i64 results = next();
-        const i64* numeric = w;
-        w += results;
         own().unlock();
         if (torch.dispatch(name, part, stack, abi)) return own().again(target, args);
         n = next();
         for (i64 i = 0; i < results; ++i) {
             i64 to = i < n ? w[i] : -1;
-            if (to < -1) ints[-2 - to] = stack[i];
-            else if (to >= 0) own().set(to, (Handle)stack[i]);
-            else if (!numeric[i]) torch.erase((Handle)stack[i]);
+            if (to < 0) torch.erase((Handle)stack[i]);
+            else own().set(to, (Handle)stack[i]);
         }
         w += n + 1;
         return true;
@@ -442,7 +439,7 @@ template <class Own> struct Runner {
         own().unlock();
         i32 status = biased ? biased(t[3], t[0], t[1], t[2], numbers[0], numbers[1])
                             : plain(t[2], t[0], t[1]);
-        w += *w + 1;  // what its results are
+        w += 1;  // how many results it has
         w += next() + 1;
         return !status;
     }

@@ -40,7 +40,7 @@ OPS: Final = {
     "enter": "o",  # make a device current
     "leave": "",  # the one that was before is current again
     "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
-    "aten": "ooon*s*q*n*rn",  # an operator: name, overload, callable; 1: a result is a number
+    "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
     "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
     "equal": "iio",  # or RuntimeError with the message
     "assert": "io",

@@ -437,7 +437,7 @@ struct Run : Runner<Run> {
         PyObject* out = PyErr_Occurred() ? nullptr : PyObject_Call(p.objects[target], all, named);
         if (all) Py_DecRef(all);
         if (named) Py_DecRef(named);
-        w += *w + 1;
+        ++w;
         return out && results(out);
     }
 
