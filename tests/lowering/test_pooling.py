@@ -71,6 +71,18 @@ def test_max_pool_stores_value_and_position_in_one_nest() -> None:
     assert stores(lower_fn(lambda x: F.max_pool2d(x, 2), X)) == [1]
 
 
+def test_positions_far_behind_the_window_s_beginning() -> None:
+    """Steps of 2^31 and more, though the plane has fewer elements."""
+    width = 2**28 + 1
+    x = torch.zeros(1).expand(1, 1, 1, width)
+
+    def pooled(x: Tensor) -> Any:
+        return F.max_pool2d(x, (16, 1), (1, width), (8, 0), return_indices=True)
+
+    values, positions = torch.compile(pooled, backend="litz")(x)
+    assert values.flatten().tolist() == positions.flatten().tolist() == [0, 0]
+
+
 def test_max_pool_of_large_windows() -> None:
     check(lambda x: F.max_pool2d(x, 8, 1), X)
     program = lower_fn(lambda x: F.max_pool2d(x, 8, 1, return_indices=True), X)

@@ -15,6 +15,7 @@ from test_ahead_of_time import H200, SHARED, check  # noqa: E402
 
 from litz.ir.parse import parse  # noqa: E402
 from litz.ir.program import Template  # noqa: E402
+from litz.kernel.blocks import matmul  # noqa: E402
 from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.blocks.recipe import BlockRecipe, Style  # noqa: E402
 from litz.kernel.build import KernelBuilder  # noqa: E402
@@ -195,6 +196,17 @@ def test_words_at_odd_addresses_are_read_by_bytes(tmp_path: Path) -> None:
     (first, *_) = render(recipe("int4", SIZES["odd"], False), "kernel").launches
     assert first.asks_alignment
     found = [job_of(first, first.configs[0], H200, "general")]
+    check(submit(found, Cache(tmp_path), 1), found)
+
+
+def test_groups_along_a_sum_with_indices_of_64_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "is_wide", lambda plan: True)
+    (first, *_) = render(recipe("int4", SIZES["thin"], False), "kernel").launches
+    (line,) = (x for x in first.source.splitlines() if "rstart //" in x)
+    assert line.strip() == "s64 = litz.i64(rstart // 64)"
+    found = [job_of(first, first.configs[0], H200, likely_variant(first))]
     check(submit(found, Cache(tmp_path), 1), found)
 
 

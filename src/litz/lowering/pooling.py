@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, and_, as_expr, floordiv, le, linear, lt, max_, min_, var
+from litz.index import Const, Expr, and_, as_expr, const, floordiv, le, linear, lt, max_, min_, var
 from litz.index.layout import contiguous_strides
 from litz.ir import body
 from litz.ir import dtype as d
@@ -286,10 +286,10 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
         best, reduced = over_window(taps.kernel, "max", element)
         value, _ = stored(ctx, (best, None), reduced)
         return value, None
-    # Steps from the window's beginning are constants, and fit a lane of 32 bits.
+    # Steps from the window's beginning are constants, and mostly fit a lane of 32 bits.
     origin = linear(taps.at([ZERO] * rank)[0], strides)
-    most = product(x.shape[-rank:]).hi
-    small = d.I32 if most is not None and most < 1 << 30 else d.I64
+    last = linear(taps.at([const(k - 1) for k in taps.kernel])[0], strides) - origin
+    small = d.I32 if last.hi is not None and last.hi < 1 << 31 else d.I64
 
     def position(at: Sequence[Expr]) -> Node:
         return body.cast(body.index(linear(at, strides) - origin), small)

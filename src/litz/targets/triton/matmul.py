@@ -171,7 +171,8 @@ class MatmulPrinter(Printer):
                 if not self.is_covered("r"):
                     child.emit(f"{w}mask = {w}index < {count} * ({size})")
         for g, v in self.at.items():
-            child.emit(f"{v} = " + (f"(rstart // {g}){wide}" if wide else f"rstart // {g}"))
+            group = f"rstart // {g}"
+            child.emit(f"{v} = litz.i64({group})" if self.made.wide else f"{v} = {group}")
         self.scope = self.loop = child
         scale = None if self.scale is None else self.values(self.scale)
         sums = "own" if scale is not None and "s" in scale.axes else "acc"
