@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from litz.errors import ToolchainError
 from litz.logs import events
 from litz.runtime.cache import told_of_entries
 from litz.runtime.collector import uncollected
@@ -46,18 +42,7 @@ def __getattr__(name: str) -> Any:
     """
     if name != "registered":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _start_a_worker()
     return None if put_backend("litz", litz) else litz
-
-
-def _start_a_worker() -> None:
-    """Have one of Triton's compile workers import it until the first call, where the program uses a
-    GPU by now: Dynamo traces meanwhile."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        from litz.runtime.triton.build import start_workers  # the CPU does without it
-
-        with suppress(ToolchainError):  # who needs Triton says that it isn't there
-            start_workers(1)
 
 
 def _bundle_entries() -> None:

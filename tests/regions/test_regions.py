@@ -469,7 +469,9 @@ def test_a_list_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many of its elements are taken: hundreds of tensors in an optimizer's step."""
     looked: list[object] = []
     described = find._described
-    monkeypatch.setattr(find, "_described", lambda x: (looked.append(x), described(x))[1])
+    monkeypatch.setattr(
+        find, "_described", lambda x, seen: (looked.append(x), described(x, seen))[1]
+    )
     given = [torch.ones(4 + k) for k in range(30)]
     run(lambda *xs: torch._foreach_add(torch._foreach_mul(xs, 2.0), 1.0)[-1], given, True)
     assert len(looked) < 10 * len(given)

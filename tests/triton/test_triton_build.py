@@ -21,7 +21,7 @@ from triton_samples import ADD_JOB, altered
 
 pytest.importorskip("triton.language")
 
-from litz import backend, entry  # noqa: E402
+from litz import backend  # noqa: E402
 from litz.errors import RefusedSourceError, ToolchainError  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton import build as building  # noqa: E402
@@ -492,17 +492,6 @@ def test_workers_start_before_a_graph_on_a_gpu_is_traced(monkeypatch: pytest.Mon
     with torch.no_grad():
         torch.compile(lambda x: x * 3, backend="litz")(torch.ones(3))
     assert told == ["AOTAutograd"]
-
-
-def test_a_worker_starts_when_a_program_on_a_gpu_names_the_backend(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[int] = []
-    monkeypatch.setattr("litz.runtime.triton.build.start_workers", told.append)
-    for used in (False, True):
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda used=used: used)
-        assert entry.__getattr__("registered") is None
-        assert told == [1] * used
 
 
 def test_the_exit_status_of_a_worker_is_told(cache: Cache) -> None:
