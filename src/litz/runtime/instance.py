@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from litz.dataclass import dataclass
@@ -81,10 +79,10 @@ class Told:
 class Chosen:
     """The way that was the quickest of a problem.  gpu: the name of the device that it was on.
 
-    problem: a ``Problem``, or a convolution.  told: where it is one of cuBLASLt's.
+    problem: of a product; None: it is a convolution.  told: where it is one of cuBLASLt's.
     """
 
     instance: Instance
-    problem: Any
+    problem: Problem | None
     gpu: str
     told: Told | None

@@ -16,7 +16,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.instance import Chosen, Instance, Matrix, Told
+from litz.runtime.instance import Chosen, Instance, Matrix, Problem, Told
 from litz.runtime.progress import Progress
 from litz.runtime.tune import Clock, CudaClock, Run, choose
 
@@ -138,7 +138,8 @@ class Chooser(Generic[Q, G]):
             known = first.instances(p, 1)[0]
         else:
             told = libraries[known.library].told(p)
-            self.chosen[key] = Chosen(known, p, clock.device_name, told)
+            product = p if isinstance(p, Problem) else None
+            self.chosen[key] = Chosen(known, product, clock.device_name, told)
         return self._bound(libraries[known.library], p, known, first), not recording
 
     def _bound(
