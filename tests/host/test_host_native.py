@@ -225,6 +225,8 @@ def test_operators_that_give_numbers_among_tensors(capfd: pytest.CaptureFixture[
     outputs = ("y", None, None, None)
     call = Extern("e", op, str(op), args, (), outputs, "cpu", "", symbols=((4, n),), single=False)
     host = HostProgram(("x",), {"x": x, "y": y}, (CallExtern(call), Return((out, n + 5))))
+    plan = plan_native(host, {})
+    assert isinstance(plan, Plan) and plan_text(plan).startswith("call")  # no exception a call
     given = torch.randn(4, 4)
     wanted = op(given, *args[1:])
     found = executed(host, [given])

@@ -64,8 +64,8 @@ def _parameters(
 ) -> tuple[tuple[str, bool, int | None, object], ...] | None:
     """Of each: its name, whether it goes by that, its type and its default.
 
-    None for an operator that returns more than tensors: the dispatcher's C function converts
-    results by the types of its schema in reverse order.
+    None for an operator that returns more than tensors: PyTorch's C function (2.11 to 2.13)
+    takes results from the last on and their types from the first on, and refuses what differs.
     """
     schema = overload._schema
     if any(str(r.type) != "Tensor" for r in schema.returns):
