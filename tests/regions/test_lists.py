@@ -114,6 +114,10 @@ def summing(*xs: Tensor) -> None:
     torch._foreach_mul_(list(rest), 3)
 
 
+def constant(*xs: Tensor) -> None:
+    torch._foreach_mul_(list(xs), torch.tensor([2.0, 0.5]).sum())
+
+
 def one_for_all(*xs: Tensor) -> None:
     torch._foreach_mul_(list(xs[1:]), torch._foreach_sin(list(xs))[0])
 
@@ -137,6 +141,7 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "summing": (summing, [torch.tensor(0.5), *SAME], "equal regions"),
     "one for all": (one_for_all, [torch.tensor(0.5), *SAME], "no equal regions"),
     "one behind all": (one_behind_all, [torch.rand(2, 6), *SAME], "no equal regions"),
+    "constant": (constant, SAME, "no equal regions"),
     "few": (adam, tensors(32), "no equal regions"),
     "returns": (lambda *xs: torch._foreach_add(list(xs), 1), SAME, "no equal regions"),
     "all differ": (adam, [torch.rand(1 + i % 24) for i in range(96)], "no equal regions"),

@@ -63,9 +63,9 @@ from litz.options import Options
 from litz.runtime.cache import content_key
 from litz.runtime.fake import FakeScriptObject, FakeTensor
 from litz.runtime.torch_private import (
+    address,
     attention_order,
     is_zero_tensor,
-    storage_address,
     strange_kernels,
     user_kernel,
     users_kernels,
@@ -301,7 +301,7 @@ class Writer:
         return f"{target} {target._schema}"
 
     def storage(self, x: torch.Tensor) -> str:
-        number = self.memory.setdefault(storage_address(x.untyped_storage()), len(self.memory))
+        number = self.memory.setdefault(address(x), len(self.memory))
         return f"memory {number}"
 
     def constant(self, n: Node) -> list[str | bytes]:

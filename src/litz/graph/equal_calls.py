@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from litz.graph.calls import higher_order_name, is_random, op_name
 from litz.graph.dialect import WITH_BODIES
 from litz.graph.runs import literal
-from litz.runtime.torch_private import storage_address
+from litz.runtime.torch_private import address
 
 
 def share_equal_calls(graph: Graph) -> bool:
@@ -61,6 +61,6 @@ def _memory(n: Node) -> int | None:
     if not isinstance(x, torch.Tensor):
         return None
     try:
-        return storage_address(x.untyped_storage())
+        return address(x)
     except NotImplementedError:
         return None

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional
 
 from litz.graph.calls import argument, leaves
-from litz.runtime.torch_private import storage_address
+from litz.runtime.torch_private import address
 
 # Of complex numbers the trace forgets a conjugation.
 PSEUDOINVERSES: Final = (torch.linalg.pinv, torch.pinverse, "pinverse")
@@ -100,7 +100,7 @@ def _memory(n: object) -> int | None:
     value = n.meta.get("example_value") if isinstance(n, Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return storage_address(value.untyped_storage())
+    return address(value)
 
 
 def _type(n: Node) -> torch.dtype | None:

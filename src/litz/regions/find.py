@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from litz.dataclass import dataclass
 from litz.graph.runs import literal, numbered, runs
 from litz.runtime.fake import FakeTensor
-from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
+from litz.runtime.torch_private import address, backward_autocasts_as_forward
 
 FEWEST: Final = 8  # calls that are not traced, below which it isn't worth a second trace
 
@@ -302,8 +302,3 @@ def _check_output(n: Node, owners: Mapping[int, Node]) -> None:
         raise NotEqual(f"{n.name} is no tensor")
     if x._is_view() or owners.get(address(x)) is not n:
         raise NotEqual(f"{n.name} shares memory or is written")
-
-
-def address(x: torch.Tensor) -> int:
-    """Of the memory that a tensor is in or, while PyTorch traces, would be in."""
-    return storage_address(x.untyped_storage())

@@ -23,11 +23,11 @@ from litz.dataclass import dataclass
 from litz.graph.calls import is_random
 from litz.graph.columns import COLUMNS, Columns
 from litz.graph.runs import literal
-from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
+from litz.regions.find import NotEqual, metadata_of, on_lists, value, written
 from litz.regions.memory import Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.torch_private import LazyGraphModule, in_transform
+from litz.runtime.torch_private import LazyGraphModule, address, in_transform
 
 FEWEST: Final = 16  # columns, below which it isn't worth it
 MOST: Final = 0.5  # of the columns that may be traced for it to take less time than all
@@ -78,6 +78,8 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
         raise NotEqual(f"PyTorch does not trace a part of lists by itself: {e}") from e
     if traced.graph.find_nodes(op="output")[0].args[0]:
         raise NotEqual("PyTorch writes into inputs behind the graph")
+    if traced.graph.find_nodes(op="get_attr"):
+        raise NotEqual("it holds tensors of its own")
     members: dict[int, list[int]] = {}
     for c, kind in kinds.items():
         members.setdefault(first[kind], []).append(c)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from litz.regions.find import address
 from litz.runtime.fake import FakeTensor
+from litz.runtime.torch_private import address
 
 
 class Memory:

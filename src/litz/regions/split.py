@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 from litz.dataclass import dataclass
 from litz.graph.calls import copied, higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
-from litz.regions.find import NotEqual, address
+from litz.regions.find import NotEqual
 from litz.regions.memory import laid_out
 from litz.regions.place import (
     BACKWARD,
@@ -37,6 +37,7 @@ from litz.runtime.min_cut import Cut, Split
 from litz.runtime.torch_private import (
     LazyGraphModule,
     LongChains,
+    address,
     long_chains,
     without_long_chains,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from litz.runtime.torch_private import storage_address
+from litz.runtime.torch_private import address
 
 Body = Callable[[list[Any]], Sequence[Any]]
 Values = tuple[Any, ...]
@@ -58,11 +58,11 @@ def scan(body: Body, carried: Values, tensors: Values, others: Values) -> Values
 
 def _apart(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results, each in memory of its own: a body may return what it was given."""
-    taken = {storage_address(x.untyped_storage()) for x in operands if isinstance(x, torch.Tensor)}
+    taken = {address(x) for x in operands if isinstance(x, torch.Tensor)}
     out = []
     for x in results:
         if isinstance(x, torch.Tensor):
-            x = x.clone() if storage_address(x.untyped_storage()) in taken else x
-            taken.add(storage_address(x.untyped_storage()))
+            x = x.clone() if address(x) in taken else x
+            taken.add(address(x))
         out.append(x)
     return tuple(out)

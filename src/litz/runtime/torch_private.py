@@ -138,9 +138,14 @@ def tensor_offset() -> int | None:
     return places[0][0] if places[0] == places[1] and len(places[0]) == 1 else None
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Of the memory that a tensor is in or, while PyTorch traces, would be in."""
+    return storage_address(tensor.untyped_storage())
+
+
 def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors, fake ones too, lie in one storage."""
-    return storage_address(a.untyped_storage()) == storage_address(b.untyped_storage())
+    return address(a) == address(b)
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
