@@ -103,6 +103,7 @@ def test_wrappers_with_something_to_do_are_called(fn: Callable[..., Any]) -> Non
         (lambda x: x.t().add_(1), False),
         (lambda x: (x[0], x + 1), False),
         (lambda x: torch.ones(3), False),
+        (lambda x: torch._foreach_add_([x], 1.0), False),
     ],
 )
 def test_views_alone_are_left_to_eager_mode(fn: Callable[..., Any], alone: bool) -> None:
@@ -114,6 +115,14 @@ def test_views_alone_are_left_to_eager_mode(fn: Callable[..., Any], alone: bool)
         assert first.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
         first.sum().backward()
         assert leaf.grad is not None
+
+
+def test_what_writes_into_an_argument_is_not_run_to_find_it() -> None:
+    """It makes a tensor inside, which only the trace's mode makes fake."""
+    x, out = torch.eye(2) * 4, torch.empty(2, 2)
+    kinds, _ = kinds_of(lambda x, out: torch.linalg.inv(x, out=out), x, out)
+    assert kinds == ["inference: "]
+    assert torch.equal(out, torch.eye(2) / 4)
 
 
 @pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache

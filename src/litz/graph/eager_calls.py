@@ -18,6 +18,9 @@ def views_alone(gm: GraphModule) -> bool:
     """Whether all that Dynamo's graph makes lies in its inputs' memory, which it does not write."""
     if any(n.op in ("call_module", "get_attr") for n in gm.graph.nodes):
         return False
+    # PyTorch does not count what calls on lists write, and none of them makes views.
+    if any("_foreach_" in str(getattr(n.target, "__name__", "")) for n in gm.graph.nodes):
+        return False
     inputs = _values(gm.graph.find_nodes(op="placeholder"))
     calls = _values(n for n in gm.graph.nodes if n.op.startswith("call"))
     try:
