@@ -13,11 +13,11 @@ Made = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An overload of an operator, and its arguments."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the calls of ATen that are made where it is entered, but views and bare memory."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Made] = []
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,7 +35,8 @@ def alone(calls: list[Made]) -> Callable[[], None]:
     """
     torch._C._jit_set_profiling_executor(False)
     torch._C._set_graph_executor_optimize(False)
-    graph, tensors = torch._C.Graph(), list[Tensor]()
+    graph: Any = torch._C.Graph()
+    tensors = list[Tensor]()
     sink, place = graph.addInput(), graph.insertConstant(0)
     sink.setType(torch._C.ListType.ofTensors())
 

@@ -112,8 +112,7 @@ public:
         beta_ = (float)p["beta"].real;
     }
     ~Chosen() {
-        for (void* made : layouts_) lt_->forget_layout(made);
-        if (product_) lt_->forget(product_);
+        forget();
         for (const auto& h : handles_)
             if (h.second) lt_->destroy(h.second);
     }
@@ -127,11 +126,13 @@ public:
         std::lock_guard<std::mutex> held(lock_);
         auto known = handles_.find(index);
         if (known != handles_.end()) return known->second;
-        void*& handle = handles_[index];
-        if (Gpu((int)index).name() != gpu_) return false;
-        if (!lt_) lt_ = Lt::open((size_t)atoll(library.substr(library.find(' ') + 1).c_str()));
-        if (lt_ && !product_) describe();
-        if (lt_) Lt::must(lt_->create(&handle), "cublasLtCreate");
+        void* handle = nullptr;
+        if (Gpu((int)index).name() == gpu_) {
+            if (!lt_) lt_ = Lt::open((size_t)atoll(library.substr(library.find(' ') + 1).c_str()));
+            if (lt_ && !described_) describe();
+            if (lt_) Lt::must(lt_->create(&handle), "cublasLtCreate");
+        }
+        handles_[index] = handle;  // an error is told again at the next call
         return handle;
     }
 
@@ -162,12 +163,14 @@ private:
     std::unique_ptr<Lt> lt_;
     std::map<i64, void*> handles_;  // by devices
     void* product_ = nullptr;
+    bool described_ = false;
     std::vector<void*> layouts_;
     std::vector<std::pair<int, Role>> pointers_;
     uint64_t algorithm_[8] = {};
     std::mutex lock_;
 
     void describe() {
+        forget();  // what an attempt that failed has left
         if (what.size() != 128 || told_["layouts"].items.size() != 4) throw Error("litz: a package with another product");
         for (int i = 0; i < 64; ++i)
             ((unsigned char*)algorithm_)[i] = (unsigned char)strtoul(what.substr(2 * i, 2).c_str(), nullptr, 16);
@@ -178,11 +181,10 @@ private:
             Lt::must(lt_->set(product_, (int)s[0].integer(), &value, (size_t)size), "describing a product");
         }
         for (const Json& l : told_["layouts"].items) {
-            void* made;
             auto n = l.integers();
             if (n.size() != 6) throw Error("litz: a package with another product");
+            void*& made = layouts_.emplace_back();
             Lt::must(lt_->layout(&made, (int)n[0], (uint64_t)n[1], (uint64_t)n[2], n[3]), "describing a matrix");
-            layouts_.push_back(made);
             int batches = (int)n[4];
             if (!batches) continue;
             Lt::must(lt_->set_layout(made, 5, &batches, sizeof batches), "describing a matrix");
@@ -191,6 +193,16 @@ private:
         for (const Json& p : told_["pointers"].items)
             pointers_.emplace_back((int)p[0].integer(), p[1].text == "aux" ? AUX : p[1].text == "added" ? ADDED
                                                         : p[1].text == "left scale" ? LEFT_SCALE : RIGHT_SCALE);
+        described_ = true;
+    }
+
+    void forget() {
+        for (void* made : layouts_)
+            if (made) lt_->forget_layout(made);
+        if (product_) lt_->forget(product_);
+        layouts_.clear();
+        pointers_.clear();
+        product_ = nullptr;
     }
 };
 
