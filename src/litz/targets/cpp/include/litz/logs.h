@@ -13,6 +13,16 @@ LITZ_FN hw::reg<float, 16> pick(const float (&from)[32], hw::reg<int, 16> which)
   return __builtin_ia32_vpermt2varps512_mask(which, low, high, (unsigned short)-1);
 }
 
+// A polynomial whose coefficients are rows of a table, from ``First`` on, lowest order first.
+template <int First, int K>
+LITZ_FN Vec<float, 16> poly_of(const float (&table)[K][32], Vec<float, 16> x, hw::reg<int, 16> which) {
+  using V = Vec<float, 16>;
+  V r = V(pick(table[K - 1], which));
+  LITZ_UNROLL
+  for (int k = K - 2; k >= First; k--) r = mad(r, x, V(pick(table[k], which)));
+  return r;
+}
+
 // Per 32nd of a mantissa in 3/4 .. 3/2, from 1 on: an inverse of so few bits that a product with it
 // less 1 has no error, and minus its logarithms, as sums: to the heads whole multiples of the
 // logarithm of two are added without an error.

@@ -112,10 +112,8 @@ LITZ_FN Pair<Vec<float, 16>> in_piece(const float (&table)[K][32], Vec<float, 16
                                       Vec<float, 16> per_width) {
   using V = Vec<float, 16>;
   auto which = (hw::reg<int, 16>)mad(x, per_width, V(magic<float>)).v;
-  V y = x - V(pick(table[0], which)), r = V(pick(table[K - 1], which));
-  LITZ_UNROLL
-  for (int k = K - 2; k > 1; k--) r = mad(r, y, V(pick(table[k], which)));
-  return normalise(V(pick(table[1], which)), y * r);
+  V y = x - V(pick(table[0], which));
+  return normalise(V(pick(table[1], which)), y * poly_of<2>(table, y, which));
 }
 
 // e^(a^2) erfc(a) of a in 0 .. 10.06 in pieces of one width: their centres, then coefficients.

@@ -194,9 +194,7 @@ LITZ_FN Vec<float, 16> atan_in_pieces(Vec<float, 16> x) {
   V a = min2(V(0x1p60f), abs(x)), within = max2(V(0x1p-3f), min2(V(31.0f), a));
   auto which = (hw::reg<int, 16>)(ibits(within) >> 21).v;
   V y = where(a < V(2.0f), a, -inverse(a)) - V(pick(atan_pieces[0], which));
-  V r = V(pick(atan_pieces[6], which));
-  LITZ_UNROLL
-  for (int k = 5; k > 0; k--) r = mad(r, y, V(pick(atan_pieces[k], which)));
+  V r = poly_of<1>(atan_pieces, y, which);
   r = r + where(a < V(0.15625f), a, V(0.0f));
   return bitcast<float>(ibits(r) | (ibits(x) & Vec<i32, 16>(1 << 31)));
 }
