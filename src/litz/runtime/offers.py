@@ -138,8 +138,7 @@ class Chooser(Generic[Q, G]):
             known = first.instances(p, 1)[0]
         else:
             told = libraries[known.library].told(p)
-            product = p if isinstance(p, Problem) else None
-            self.chosen[key] = Chosen(known, product, clock.device_name, told)
+            self.chosen[key] = Chosen(known, self.packaged(p), clock.device_name, told)
         return self._bound(libraries[known.library], p, known, first), not recording
 
     def _bound(
@@ -153,6 +152,10 @@ class Chooser(Generic[Q, G]):
                 raise
             log.info("litz: %s has no call for %s: %s", library.version, p, e)
         return first.bind(p, first.instances(p, 1)[0])
+
+    def packaged(self, p: Any) -> Problem | None:
+        """A problem as packages have it along; None: they have none of this kind."""
+        return None
 
     def looks(self, p: Any) -> bool:
         """Whether another library's likeliest way is taken where nothing is measured."""

@@ -201,6 +201,9 @@ class Products(Chooser[Problem, Operands]):
         """What a host program names, with this ``product`` in the place of the function."""
         return {name: self.product if v is product else v for name, v in values.items()}
 
+    def packaged(self, p: Problem) -> Problem:
+        return p
+
     def product(
         self,
         left: Tensor,
