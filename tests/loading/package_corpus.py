@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -165,6 +166,7 @@ def main() -> int:
     parser.add_argument("--sanitize", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # what runs from C++ adds up in the same order
     counts = {"equal": 0, "not packaged": 0, "different": 0}
     with tempfile.TemporaryDirectory(prefix="litz-corpus-") as name:
         run = built(Path(name), *(SANITIZED if given.sanitize else ()), main=RUNNER)
