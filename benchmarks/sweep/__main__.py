@@ -9,7 +9,7 @@ every compiled call.
 
 Figures go to --out, a line of JSON a case; those that it holds are not measured again.  --table
 writes a CSV file and a page with plots of what it holds.  On the CPU each process has --threads
-cores of its own; on a GPU one process at a time uses the device, while others compile.
+cores of its own; processes share GPUs in turns, one at a time uses one, while others compile.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.arguments import described, names
 from benchmarks.session import Session, WorkerError, WorkerLost
@@ -110,10 +112,10 @@ class Sweep:
         found = (c for c in group.cases() if asked(c, self.options.only))
         return [c for c in found if self.key(c) not in self.have]
 
-    def cores(self, job: int) -> str:
-        """Those of a process, as its argument."""
+    def place(self, job: int) -> str:
+        """A process's GPU or cores, as its argument."""
         if self.options.device != "cpu":
-            return "any"
+            return f"gpu{job % max(torch.cuda.device_count(), 1)}"
         threads, mine = self.options.threads, sorted(os.sched_getaffinity(0))
         return ",".join(map(str, mine[job * threads : (job + 1) * threads]))
 
@@ -135,7 +137,7 @@ class Sweep:
 
     def open(self, job: int) -> Session:
         device, peer = self.options.device, self.options.peer
-        return Session(device, self.cores(job), peer, self.cache, "benchmarks.sweep.worker")
+        return Session(device, self.place(job), peer, self.cache, "benchmarks.sweep.worker")
 
     def one(self, name: str, session: Session) -> Session | None:
         """Measure a case; the process for the next one, None where it ended or is in doubt."""

@@ -1,7 +1,7 @@
 """A process that measures cases on request; ``benchmarks.worker`` says how it is asked.
 
-``python -m benchmarks.sweep.worker DEVICE CORES PEER``: CORES are numbers between commas, those it
-runs on with a thread each; empty for any.
+``python -m benchmarks.sweep.worker DEVICE PLACE PEER``: PLACE is a GPU (``gpu0``) or the cores it
+runs on with a thread each, numbers between commas.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def observed(fn: Callable[..., Any], row: dict[str, Any]) -> Callable[..., Any]:
 class Sweeper:
     """Measures cases by name."""
 
-    def __init__(self, device: str, peer: bool) -> None:
-        self.device = device
+    def __init__(self, device: str, place: str, peer: bool) -> None:
+        self.device, self.place = device, place
         self.groups: dict[str, tuple[Group, int]] = {
             g.case(size): (g, size) for g in groups(device) for size in g.sizes
         }
@@ -55,11 +55,11 @@ class Sweeper:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """On a GPU, one process at a time."""
+        """On a GPU, one process at a time for each."""
         if self.device == "cpu":
             yield
             return
-        with Path(os.environ["XDG_CACHE_HOME"], "quiet").open("w") as file:
+        with Path(os.environ["XDG_CACHE_HOME"], f"quiet-{self.place}").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield
@@ -78,14 +78,23 @@ class Sweeper:
                 torch.cuda.empty_cache()
 
 
+def visible(place: str) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` is for a GPU of those that the parent sees."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    number = place.removeprefix("gpu")
+    return number if seen is None else seen.split(",")[int(number)]
+
+
 def main() -> None:
-    device, cores, peer = sys.argv[1:4]
-    if cores != "any":
-        chosen = [int(core) for core in cores.split(",")]
+    device, place, peer = sys.argv[1:4]
+    if place.startswith("gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible(place)
+    else:
+        chosen = [int(core) for core in place.split(",")]
         os.sched_setaffinity(0, chosen)
         torch.set_num_threads(len(chosen))
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # other processes have the other cores
-    serve(partial(Sweeper, device, peer == "1"))
+    serve(partial(Sweeper, device, place, peer == "1"))
 
 
 if __name__ == "__main__":
