@@ -4,8 +4,8 @@ Operators of PyTorch's database and compositions, in sizes from one element to 2
 types and layouts.  A case is compiled, judged against float64 and timed in turns with eager in one
 process.  Times are medians, a ratio is the median over paired rounds, its noise half a 95 %
 interval.  Slower is what is below 0.95 of eager and by more than the noise below 1.  Calls of less
-than two milliseconds on the CPU count beside eager as Dynamo calls it, whose guards are part of
-every compiled call.
+than two milliseconds on the CPU, and on a GPU where none can be replayed, count beside eager as
+Dynamo calls it, whose guards are part of every compiled call.
 
 Figures go to --out, a line of JSON a case; those that it holds are not measured again.  --table
 writes a CSV file and a page with plots of what it holds.  On the CPU each process has --threads
