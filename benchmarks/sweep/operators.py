@@ -34,7 +34,7 @@ def database() -> dict[str, Any]:
         sys.modules["expecttest"] = stand_in
     module = importlib.import_module("torch.testing._internal.common_methods_invocations")
     # A seed in every call, which the database sets, is no part of an operator.
-    module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    module.__dict__["wrapper_set_seed"] = lambda op, *args, **kwargs: op(*args, **kwargs)
     found = {}
     for op in module.op_db:
         name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
