@@ -247,10 +247,10 @@ LITZ_FN Vec<float, 16> erfinv_of(Vec<float, 16> x) {
 
 }  // namespace detail
 template <int N> LITZ_FN Vec<float, N> erfc(Vec<float, N> x) {
-  return detail::by_sixteens([](auto v) LITZ_LAMBDA { return detail::erfc_of(v); }, x);
+  return detail::by_registers([](auto v) LITZ_LAMBDA { return detail::erfc_of(v); }, x);
 }
 template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
-  return detail::by_sixteens([](auto v) LITZ_LAMBDA { return detail::erfinv_of(v); }, x);
+  return detail::by_registers([](auto v) LITZ_LAMBDA { return detail::erfinv_of(v); }, x);
 }
 LITZ_SCALAR_1_(float, erfc)
 LITZ_SCALAR_1_(float, erfinv)

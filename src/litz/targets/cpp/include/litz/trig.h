@@ -199,7 +199,7 @@ LITZ_FN Vec<float, 16> atan_in_pieces(Vec<float, 16> x) {
   return bitcast<float>(ibits(r) | (ibits(x) & Vec<i32, 16>(1 << 31)));
 }
 template <int N> LITZ_FN Vec<float, N> atan_of(Vec<float, N> x) {
-  return by_sixteens([](auto v) LITZ_LAMBDA { return atan_in_pieces(v); }, x);
+  return by_registers([](auto v) LITZ_LAMBDA { return atan_in_pieces(v); }, x);
 }
 #else
 template <class V> LITZ_FN V atan_of(V x) {
