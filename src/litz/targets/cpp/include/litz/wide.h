@@ -44,6 +44,15 @@ template <class I> LITZ_FN Vec<double, 8> pick(const double (&from)[16], I which
   return Vec<double, 8>(__builtin_ia32_vpermt2varpd512_mask(
       (hw::reg<long long, 8>)which.v, load<8>(from).v, load<8>(from + 8).v, (unsigned char)-1));
 }
+struct Mantissa {
+  Vec<double, 8> m, e;  // x = 2^e m, m in 3/4 .. 3/2
+};
+LITZ_FN Mantissa mantissa(Vec<double, 8> x) {
+  const hw::reg<double, 8> none{};
+  auto m = __builtin_ia32_getmantpd512_mask(x.v, 0xf, none, (unsigned char)-1, 4);
+  return {m, __builtin_ia32_getexppd512_mask(x.v, none, (unsigned char)-1, 4) -
+                 __builtin_ia32_getexppd512_mask(m, none, (unsigned char)-1, 4)};
+}
 template <class D> LITZ_FN D exp2(D x) {
   return detail::by_registers([](auto x) LITZ_LAMBDA {
     using V = decltype(x);
@@ -58,10 +67,7 @@ template <class D> LITZ_FN D exp2(D x) {
 template <class D> LITZ_FN D log2_any(D x) {
   return detail::by_registers([](auto x) LITZ_LAMBDA {
     using V = decltype(x);
-    const hw::reg<double, 8> none{};
-    V m = V(__builtin_ia32_getmantpd512_mask(x.v, 0xf, none, (unsigned char)-1, 4));
-    V e = V(__builtin_ia32_getexppd512_mask(x.v, none, (unsigned char)-1, 4)) -
-          V(__builtin_ia32_getexppd512_mask(m.v, none, (unsigned char)-1, 4));
+    auto [m, e] = mantissa(x);
     auto which = ibits(m) >> 48;
     V r = mad(m, pick(log2_inverses, which), V(-1.0));
     V p = poly(r, 0x1.71547652b92b8p+0, -0x1.715476517f720p-1, 0x1.ec709cf7ab839p-2,
@@ -219,15 +225,17 @@ template <class D> LITZ_FN D hypot(D x, D y) {
   return where(infinite, D(inf64), r);
 }
 
-// |x|^y, where x is not 1 or -1 or y is finite, and neither x is 0 or infinite nor y 0.
+// |x|^y of finite numbers, x not 0.
 template <class D> LITZ_FN D pow_of_size(D x, D y) {
   return wide::exp2(clamp(y * log2_any(abs(x)), -400.0, 400.0));
 }
-// x^y of r = |x|^y, which is right where x and y are ordinary numbers.
+// x^y of r = |x|^y, which is right where both are finite and x is not 0.
 template <class V> LITZ_FN V signed_pow(V x, V y, V r) {
   using T = elem<V>;
   const V zero = V(T(0)), one = V(T(1)), inf = V(T(inf64)), nan = V(T(nan64));
   V a = abs(x), half = y * V(T(0.5));
+  auto size = (a > zero) & (a < inf) & (abs(y) < inf);
+  r = where(size, r, where((a > one) ^ (y > zero), zero, inf));
   r = where(a == one, one, r);
   auto whole = trunc(y) == y;
   auto odd = whole & (trunc(half) != half) & (abs(y) < inf);
