@@ -46,6 +46,7 @@ from litz.ir.program import Buffer, Extern, TensorRef
 from litz.loading.values import bind_host, load_host
 from litz.options import make_options
 from litz.runtime.executor import Executor
+from litz.runtime.memory import Allocator
 from litz.runtime.plan import Plan, plan_text
 from litz.runtime.strided import copy_as_it_is
 from litz.targets import tools
@@ -367,3 +368,49 @@ def test_nothing_is_left_behind() -> None:
         after = calls(10_000)
     assert after[0] - before[0] < 24 << 20
     assert after[1] - before[1] < 1000 and after[2] == before[2]
+
+
+def test_large_results_are_recycled_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    take = Allocator._take
+    monkeypatch.setattr(Allocator, "_take", lambda a, n: (taken.append(n), take(a, n))[1])
+    fn = compiled(lambda x: x + 1)
+    x = torch.zeros(1 << 20)
+    kept = [fn(x), fn(x)]
+    del taken[:], kept
+    for _ in range(60):
+        assert fn(x)[0] == 1
+    assert len(taken) <= 2  # each 64th, and where another test's blocks went meanwhile
+    kept = [fn(x + k) for k in range(4)]
+    assert [float(t[5]) for t in kept] == [1, 2, 3, 4]
+    seen = fn(x).numpy()
+    assert all(fn(x).data_ptr() != seen.ctypes.data for _ in range(3))
+    with torch.inference_mode():
+        assert fn(x).is_inference()
+    assert not fn(x).is_inference()
+    assert fn(x).requires_grad_().exp().sum().requires_grad
+
+
+def test_threads_recycle_no_block_twice() -> None:
+    fn = compiled(lambda x: x * 2)
+    wrong: list[float] = []
+
+    def work(k: int) -> None:
+        x = torch.full((1 << 20,), float(k))
+        for _ in range(40):
+            y = fn(x)
+            z = torch.empty(0).set_(y.untyped_storage(), 0, (4,), (1,))
+            wrong.extend(v for v in (float(y[-1]), float(z[0])) if v != 2 * k)
+
+    work(0)
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(old)
+    assert not wrong

@@ -152,6 +152,10 @@ _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
 _ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
 _TAN = _in_square(lambda x: (mp.tan(x) - x) / x**3, mpf(1) / 3)
 _TURN = (mp.pi / 4 * mpf("1.01")) ** 2
+_LOG2 = _series(lambda r: mp.log1p(r) / r / LN2, 1 / LN2)
+_LOG2_CUBIC = _series(lambda r: (mp.log1p(r) - r + r * r / 2) / r**3 / LN2, 1 / LN2 / 3)
+_EXP2_1 = _series(lambda r: (2**r - 1) / r, LN2)
+_OF_A_16TH = mpf(-1) / 32, mpf(1) / 16
 LOGS = (("log", mp.e, 16), ("log2", mpf(2), 15), ("log10", mpf(10), 16))
 
 JOBS = (
@@ -192,6 +196,10 @@ JOBS = (
     Fit("exp wide", _EXP2, -_H, _H, 6, lambda r: r * r, 53),
     Fit("exp2 wide", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 8, lambda r: abs(r), 53),
     Fit("log wide", _LOG_S, 0, _S * _S, 4, lambda z: z, 53),
+    Fit("log2 looked up", _LOG2, *_OF_A_16TH, 6, lambda r: LN2, 53),
+    Fit("exp2 looked up", _EXP2_1, -mpf(1) / 32, mpf(1) / 32, 3, abs, 53),
+    Fit("log2 in two parts", _LOG2_CUBIC, *_OF_A_16TH, 10, lambda r: r * r * LN2, 53),
+    Fit("exp2 of powers", _EXP2_1, -mpf(1) / 31, mpf(1) / 31, 6, abs, 53),
     Fit("sin wide", _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6), 0, _Q, 4, _one, 53),
     Fit("cos wide", _in_square(lambda x: (mp.cos(x) - 1) / x**2, -mpf(1) / 2), 0, _Q, 5, _one, 53),
     Fit(
@@ -283,6 +291,27 @@ def print_pieces(name: str, rows: Sequence[tuple[float, list[float], float]]) ->
         print("    {" + ", ".join(f"{c.hex()}f" for c in column) + "},")
 
 
+def near_inverses(count: int) -> list[float]:
+    """Of numbers in 3/4 .. 3/2, by parts of the mantissa from 1 on: of few bits, 1 around 1."""
+    found = []
+    for j in range(count):
+        low, high = ((1 + (j + i) / count) / (1 if j < count // 2 else 2) for i in (0, 1))
+        near = [k / 128 for k in range(64, 256)]
+        off = [max(abs(low * c - 1), abs(high * c - 1)) for c in near]
+        found.append(1.0 if j in (0, count - 1) else near[off.index(min(off))])
+    return found
+
+
+def print_powers() -> None:
+    """Inverses, minus their logarithms to base 2, powers of two; what rounding left of both."""
+    inverses = near_inverses(16)
+    logs = [-mp.log(c, 2) for c in map(mpf, inverses)]
+    powers = [mpf(2) ** (mpf(j) / 16) for j in range(16)]
+    lows = [[v - float(v) for v in row] for row in (logs, powers)]
+    for row in (inverses, logs, powers, *lows):
+        print("    {" + ", ".join(float(c).hex() for c in row) + "},")
+
+
 def print_logs() -> None:
     """Inverses of numbers in 3/4 .. 3/2, by 32nds of the mantissa from 1 on, and their logarithms.
 
@@ -307,6 +336,7 @@ def print_logs() -> None:
 
 if __name__ == "__main__":
     print_logs()
+    print_powers()
     for name, f, width, count, degree in PIECES:
         print_pieces(name, [piece(f, width, k, degree) for k in range(count)])
     print_pieces("erfcx", even_pieces(lambda a: mp.exp(a * a) * mp.erfc(a), 41 / 128, 6))

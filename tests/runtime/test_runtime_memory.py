@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import io
 import os
@@ -419,3 +420,29 @@ print(full - resident())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 80  # of 96 MiB
+
+
+def test_words_tell_what_is_unused_and_as_new() -> None:
+    """What the native executor looks at says of a block what Python's counts say."""
+    assert memory._can_watch()
+    allocator = Allocator(min_bytes=MB)
+    tensor: torch.Tensor | None = make(allocator, 1)
+    assert tensor is not None
+    (block,) = allocator._blocks[MB]
+    assert list(allocator.pool)[4:6] == [ctypes.addressof(block.cells), 0]
+    view = tensor[3:]
+    tensor = None
+    assert not block.as_new()
+    storage = view.untyped_storage()
+    del view
+    assert not block.as_new()
+    storage.name = "mine"
+    del storage
+    assert not block.as_new()
+    del block.storage.name
+    assert block.as_new() and block.unused()
+    make(allocator, 1).numpy()
+    assert not block.as_new() and not block.whole()
+    del block
+    allocator.trim()
+    assert not any(list(allocator.pool)[4:])

@@ -134,7 +134,7 @@ _ARITHMETIC: Final = (
     OpRow("minimum", ("bif", "bif"), cost=2),
     OpRow("fmax", (_NUM, _NUM), cost=2),
     OpRow("fmin", (_NUM, _NUM), cost=2),
-    _math("pow", 40, "wide", "rare", arity=2),
+    _math("pow", 40, "wide", "powers", arity=2),
     OpRow("ipow", ("i", "i"), cost=30, header="divide", samples="exponent"),
     OpRow("fma", ("f", "f", "f")),
 )

@@ -62,6 +62,7 @@ struct Torch {
     bool (*watched)();  // whether somebody is told of operators that run; these may be null
     i32 (*mark)(const char*, void*, void* const*, __UINT64_TYPE__, void**);
     i32 (*unmark)(void*);
+    __SIZE_TYPE__ (*bytes)(i32);  // of an element
     i32 (*biased[4])(Handle, Handle, Handle, Handle, double, double);
     i32 (*plain[4])(Handle, Handle, Handle);
 };

@@ -71,6 +71,7 @@ inline const Torch& functions() {
         of_cuda(none.guard, "aoti_torch_create_cuda_guard"),
         of_cuda(none.unguard, "aoti_torch_delete_cuda_guard"),
         nullptr, nullptr, nullptr,  // nothing else could call products while somebody watches
+        aoti_torch_dtype_element_size,
         {aoti_torch_cpu_addmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_addmm_out"),
          aoti_torch_cpu_baddbmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_baddbmm_out")},
         {aoti_torch_cpu_mm_out, of_cuda(none.plain[0], "aoti_torch_cuda_mm_out"),

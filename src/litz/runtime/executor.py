@@ -60,6 +60,7 @@ FUNCTIONS: Final = (
     "watched",
     "aoti_record_function_start",
     "aoti_record_function_end",
+    "aoti_torch_dtype_element_size",
     *(f"aoti_torch_{d}_{name.split('.')[1]}_out" for name in DIRECT for d in ("cpu", "cuda")),
 )
 """In the order of the struct ``Torch``."""
@@ -115,9 +116,10 @@ class Executor(Runtime):
         counts = [len(plan.words) // 8, plan.inputs, plan.tensors, len(numbers), len(objects)]
         places = [s.address for s in segments], [ctypes.addressof(c) for c in cells]
         run = self.function("litz_run_segment").address
-        head = [*counts, len(segments), len(kernels), self._offset, _abi(), run, *self._functions]
-        front = [*head, *places[0], *places[1], *codes, *numbers]
         allocator = default_allocator()
+        pool = ctypes.addressof(allocator.pool)
+        head = [*counts, len(segments), len(kernels), self._offset, _abi(), run, pool]
+        front = [*head, *self._functions, *places[0], *places[1], *codes, *numbers]
         make = allocator.empty_strided, _empty, allocator.workspace
         functions = tuple(in_python(dict(enumerate(kernels))).values())
         helpers = tuple(segments), functions, torch.Tensor, *make, in_memory

@@ -30,7 +30,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -47,6 +48,12 @@ HUGE_PAGE = 2 << 20
 _PAGE = mmap.PAGESIZE
 _SURVEY_EVERY = 64
 _SLACK = 2 << 20
+_POOL = "clock", "reused", "busy", "every"
+"""What the native executor's pool begins with (each ``every``-th allocation is Python's, which
+looks after the pool); addresses of `_Block.cells` follow, as many as `_SHOWN`, 0 for none."""
+_SHOWN = 16
+_WORDS = 8
+"""Of a storage: references, address, size, and whether it can be resized."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +68,41 @@ class AllocatorStats:
 
 
 class _Block:
-    __slots__ = ("address", "nbytes", "ptr", "stamp", "storage")
+    """A storage, and a tensor over it of which others are made.
 
-    def __init__(self, storage: torch.UntypedStorage, nbytes: int, stamp: int) -> None:
-        self.storage = storage
-        self.address = storage_address(storage)
+    cells: what the native executor sees of it: size, stamp, the tensor, and the words of the
+    storage and of its Python object, as addresses and what stands there as long as nothing else
+    refers to it and it is as good as new.
+    """
+
+    __slots__ = ("address", "base", "cells", "nbytes", "ptr", "storage")
+
+    def __init__(self, nbytes: int, stamp: int) -> None:
+        self.storage = new_storage(nbytes)
+        self.address = storage_address(self.storage)
         self.nbytes = nbytes
-        self.ptr = storage.data_ptr()
-        self.stamp = stamp
+        self.ptr = self.storage.data_ptr()
+        with torch.inference_mode(False):
+            self.base = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.storage)
+        watched = [
+            *range(self.address, self.address + 8 * _WORDS, 8),
+            id(self.storage),
+            id(vars(self.storage)) + 16,  # how many attributes it bears
+        ]
+        pairs = ((at, ctypes.c_int64.from_address(at).value) for at in watched)
+        cells = [nbytes, stamp, id(self.base), len(watched), *chain(*pairs)]
+        self.cells = (ctypes.c_int64 * len(cells))(*cells)
+
+    @property
+    def stamp(self) -> int:
+        """When it was handed out last."""
+        return self.cells[1]
+
+    def as_new(self) -> bool:
+        """What the native executor asks: whether the words are what they were."""
+        pairs = self.cells[4:]
+        there = (ctypes.c_int64.from_address(at).value for at in pairs[::2])
+        return all(map(int.__eq__, there, pairs[1::2]))
 
     def counts(self) -> tuple[int, ...]:
         """References to the storage from Python and from C++.
@@ -93,6 +127,7 @@ class _Block:
 class Allocator:
     """Allocates CPU tensors; recycles those of `min_bytes` and more.
 
+    pool:      for the native executor: what `_POOL` says, and blocks that it may take by itself.
     max_cached:  most bytes of cached blocks to hold (default: an eighth of the machine's memory).
     slack:     bytes that live and cached blocks together may hold beyond the recent peak of live.
     window:    allocations after which an unused block goes, and a peak counts as old.
@@ -114,7 +149,9 @@ class Allocator:
         self.window = window
         self._lock = threading.Lock()
         self._blocks: dict[int, deque[_Block]] = {}
-        self._clock = self._reused = self._fresh = 0
+        self._fresh = 0
+        self.pool = (ctypes.c_int64 * (len(_POOL) + _SHOWN))(0, 0, 0, _SURVEY_EVERY)
+        self._shown = True  # whether the pool has what blocks there are
         self._evicted = False  # since the heap was looked at last
         self._peaks = (0, 0)  # live bytes: highest in the last full window, highest in this one
         self._window_end = window
@@ -146,22 +183,42 @@ class Allocator:
 
     def trim(self, keep: int = 0) -> None:
         """Give cached blocks back to the system until at most `keep` bytes of them are left."""
-        with self._lock:
+        with self._alone():
             dead = self._evict(self._survey(), keep)
         del dead
 
     def stats(self) -> AllocatorStats:
         """Figures of this moment."""
-        with self._lock:
+        with self._alone():
             cached = sum(block.nbytes for block in self._survey())
             blocks = [block for queue in self._blocks.values() for block in queue]
             total = sum(block.nbytes for block in blocks)
-            return AllocatorStats(total - cached, cached, len(blocks), self._reused, self._fresh)
+            return AllocatorStats(total - cached, cached, len(blocks), self.pool[1], self._fresh)
+
+    @property
+    def _clock(self) -> int:
+        return self.pool[0]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The lock; meanwhile, and for ever behind an error, the native executor takes no block."""
+        with self._lock:
+            self.pool[2] = 1
+            yield
+            if not self._shown and _can_watch():
+                blocks = [block for queue in self._blocks.values() for block in queue]
+                blocks = sorted(blocks, key=lambda block: block.stamp)[-_SHOWN:]
+                places: list[ctypes.c_int64 | int] = [
+                    ctypes.addressof(block.cells) for block in blocks
+                ]
+                self.pool[len(_POOL) :] = places + [0] * (_SHOWN - len(places))
+                self._shown = True
+            self.pool[2] = 0
 
     def _take(self, nbytes: int) -> torch.UntypedStorage:
         dead: list[_Block] = []  # let go outside the lock: unmapping takes its time
-        with self._lock:
-            self._clock += 1
+        with self._alone():
+            self.pool[0] += 1
             survey = self._clock % _SURVEY_EVERY == 0
             trim = survey and self._evicted
             if survey:
@@ -175,11 +232,12 @@ class Allocator:
         if heap_trim is not None:
             heap_trim(0)
         if storage is None:
-            storage = new_storage(nbytes)
-            advise_huge(storage.data_ptr(), nbytes)
-            with self._lock:
+            block = _Block(nbytes, self._clock)
+            storage = block.storage
+            advise_huge(block.ptr, nbytes)
+            with self._alone():
                 self._fresh += 1
-                block = _Block(storage, nbytes, self._clock)
+                self._shown = False
                 self._blocks.setdefault(nbytes, deque()).append(block)
         return storage
 
@@ -194,11 +252,12 @@ class Allocator:
             block = queue.popleft()
             if not block.whole():
                 dead.append(block)
+                self._shown = False
                 continue
             queue.append(block)
             if block.unused():
-                block.stamp = self._clock
-                self._reused += 1
+                block.cells[1] = self._clock
+                self.pool[1] += 1
                 return block.storage
         return None
 
@@ -209,6 +268,7 @@ class Allocator:
             whole = [block for block in queue if block.whole()]
             if len(whole) != len(queue):
                 self._blocks[nbytes] = deque(whole)
+                self._shown = False
             cached += [block for block in whole if block.unused()]
         cached.sort(key=lambda block: block.stamp)
         return cached
@@ -236,7 +296,7 @@ class Allocator:
             if left <= keep:
                 break
             left -= block.nbytes
-            self._evicted = True
+            self._evicted, self._shown = True, False
             dead.append(block)
             _advise(block.ptr, block.nbytes, _PAGE, "MADV_DONTNEED")
             queue = self._blocks[block.nbytes]
@@ -249,6 +309,7 @@ class Allocator:
         # Another thread of the parent may have held the lock, and pages are shared with the parent.
         self._lock = threading.Lock()
         self._blocks = {}
+        self.pool[2:] = [0, _SURVEY_EVERY, *[0] * _SHOWN]
 
 
 def _forget_in_children(allocator: Allocator) -> None:
@@ -267,7 +328,7 @@ def default_allocator() -> Allocator:
 @lru_cache(maxsize=1)
 def _unused_counts() -> tuple[int, ...]:
     """What `_Block.counts` says of a block that nothing else refers to."""
-    return _Block(new_storage(64), 64, 0).counts()
+    return _Block(64, 0).counts()
 
 
 @lru_cache(maxsize=1)
@@ -275,7 +336,7 @@ def can_tell_unused() -> bool:
     """Whether reference counts tell unused storages from used ones in this Python and PyTorch."""
     if storage_use_count is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
-    block = _Block(new_storage(64), 64, 0)
+    block = _Block(64, 0)
     tensor = torch.empty(0, device="cpu").set_(block.storage, 0, (16,), (1,))
     view = tensor[2:4]
     del tensor
@@ -285,6 +346,22 @@ def can_tell_unused() -> bool:
     by_python = block.unused()
     del storage
     return not by_tensor and not by_python and block.unused()
+
+
+@lru_cache(maxsize=1)
+def _can_watch() -> bool:
+    """Whether a block's words tell, in this Python and PyTorch, whether it is unused and as new."""
+    held, seen, named = (_Block(64, 0) for _ in range(3))
+    view = held.base[2:4]
+    by_tensor = held.as_new()
+    storage = view.untyped_storage()
+    del view
+    by_python = held.as_new()
+    del storage
+    seen.base[2:4].numpy()
+    vars(named.storage)["name"] = ""
+    told = not (by_tensor or by_python or seen.as_new() or named.as_new())
+    return told and held.as_new() and can_tell_unused()
 
 
 def new_storage(nbytes: int) -> torch.UntypedStorage:

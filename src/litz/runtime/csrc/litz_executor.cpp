@@ -59,7 +59,37 @@ struct Header {
     i64 offset;  // bytes from a Python tensor's address to its at::Tensor
     i64 abi;
     i64 (*run_segment)(void**);
+    struct Pool* pool;
     Torch torch;
+};
+
+// Of runtime/memory.py.
+struct Block {
+    i64 nbytes, stamp;
+    char* base;
+    i64 n;
+    struct { const i64* at; i64 value; } words[];
+
+    bool as_new() const {
+        for (i64 i = 0; i < n; ++i)
+            if (__atomic_load_n(words[i].at, __ATOMIC_ACQUIRE) != words[i].value) return false;
+        return true;
+    }
+};
+struct Pool {
+    i64 clock, reused, busy, every;
+    Block* blocks[16];  // the youngest last
+
+    Block* unused(i64 nbytes) {  // Python's turn where there is none
+        if (busy || (clock + 1) % every == 0) return nullptr;
+        for (i64 i = 16; i--;)
+            if (Block* b = blocks[i]; b && b->nbytes == nbytes && b->as_new()) {
+                b->stamp = ++clock;
+                ++reused;
+                return b;
+            }
+        return nullptr;
+    }
 };
 
 // What Python hands in beside the header, all alive as long as the program.
@@ -266,6 +296,24 @@ struct Run : Runner<Run> {
         return keep(s, out);
     }
 
+    bool recycled() {
+        const i64* at = w;
+        i64 to = next();
+        i32 type = Runner::code();
+        i64* sizes = ROOM();
+        i64 n = dims(sizes);
+        i64* strides = ROOM();
+        dims(strides);
+        i64 elements = 1;
+        for (i64 i = 0; i < n; ++i) elements += (sizes[i] - 1) * strides[i];
+        for (i64 i = 0; i < n; ++i) elements *= sizes[i] != 0;
+        Handle t;
+        if (Block* b = p.h.pool->unused(elements * (i64)torch.bytes(type)))
+            return made(to, torch.place((Handle)(b->base + p.h.offset), 0, type, n, sizes, strides, &t), t);
+        w = at;
+        return by_python(RECYCLED, 1);
+    }
+
     // Python says what there is to say, of memory that runs out above all.
     bool exhausted() { return by_python(EMPTY, 2); }
 
@@ -454,7 +502,7 @@ struct Run : Runner<Run> {
                 Py_IncRef(o);
                 return keep(s, o);
             }
-            case OP_recycled: return by_python(RECYCLED, 1);
+            case OP_recycled: return recycled();
             case OP_workspace: return workspace();
             case OP_call: return call();
             case OP_return: return (result = value()) != nullptr;

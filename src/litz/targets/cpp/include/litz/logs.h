@@ -107,10 +107,10 @@ template <bool Sum> LITZ_FN Vec<float, 16> log_by_table(Vec<float, 16> x, Vec<fl
   return mad(e, V(b.two), V(pick(b.values[0], which))) + y;
 }
 template <int N> LITZ_FN Vec<float, N> log_by_table(Vec<float, N> x, Logarithm b) {
-  return by_sixteens([=](auto x) LITZ_LAMBDA { return log_by_table<false>(x, x, b); }, x);
+  return by_registers([=](auto x) LITZ_LAMBDA { return log_by_table<false>(x, x, b); }, x);
 }
 template <int N> LITZ_FN Vec<float, N> log1p_by_table(Vec<float, N> x) {
-  return by_sixteens([=](auto x) LITZ_LAMBDA {
+  return by_registers([=](auto x) LITZ_LAMBDA {
     using V = decltype(x);
     V u = V(1.0f) + x;
     V c = min2(x - (u - V(1.0f)), V(1.0f));  // 1 where u is infinite

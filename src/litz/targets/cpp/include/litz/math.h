@@ -74,7 +74,7 @@ LITZ_FN hw::reg<float, 16> pick(const float (&from)[16], hw::reg<int, 16> which)
 
 // x = (n + j / 16) ln2 + r: 2^(n + j / 16) times a short polynomial of r.
 template <int N> LITZ_FN Vec<float, N> exp(Vec<float, N> x) {
-  return detail::by_sixteens([=](auto x) LITZ_LAMBDA {
+  return detail::by_registers([=](auto x) LITZ_LAMBDA {
     using V = decltype(x);
     const V zero(0.0f), to_sixteenths(0x1.8p19f);
     const auto gone = x < V(detail::F32::exp_min);

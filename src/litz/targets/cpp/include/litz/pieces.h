@@ -118,7 +118,7 @@ LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][S], Vec<float, 16> x, f
 // Of fewer lanes, or of more.
 template <int N, int K, int S>
 LITZ_FN Vec<float, N> in_pieces(const float (&table)[K][S], Vec<float, N> x, float one, float per_width) {
-  return by_sixteens([&](auto v) LITZ_LAMBDA {
+  return by_registers([&](auto v) LITZ_LAMBDA {
     return in_pieces(table, v, one, per_width);
   }, x);
 }

@@ -77,10 +77,10 @@ template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low
 }
 
 #if LITZ_LOOKUP
-// ``f``, which takes sixteen lanes, of more or of fewer.
-template <int N, class F> LITZ_FN Vec<float, N> by_sixteens(F f, Vec<float, N> x) {
-  if constexpr (N > 16) return join(by_sixteens(f, low(x)), by_sixteens(f, high(x)));
-  else if constexpr (N < 16) return low(by_sixteens(f, join(x, x)));
+// ``f``, which takes the lanes of a whole register, of more or of fewer.
+template <class T, int N, class F> LITZ_FN Vec<T, N> by_registers(F f, Vec<T, N> x) {
+  if constexpr (N * sizeof(T) > 64) return join(by_registers(f, low(x)), by_registers(f, high(x)));
+  else if constexpr (N * sizeof(T) < 64) return low(by_registers(f, join(x, x)));
   else return f(x);
 }
 #endif
@@ -88,7 +88,7 @@ template <int N, class F> LITZ_FN Vec<float, N> by_sixteens(F f, Vec<float, N> x
 // 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
 template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
 #if LITZ_LOOKUP
-  return by_sixteens([=](auto x) LITZ_LAMBDA {
+  return by_registers([=](auto x) LITZ_LAMBDA {
     using V = decltype(x);
     V about = V(__builtin_ia32_rcp14ps512_mask(x.v, x.v, (unsigned short)-1));
     return mad(about, mad(-about, x, V(1.0f)), about);

@@ -35,15 +35,17 @@ template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
   for (int i = 0; i < N; i++) v[i] = f(v[i]);
   return load<N>(v);
 }
-// By a function of double.
-template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
-  return map([](float v) { return (float)F((double)v); }, x);
-}
-// ``fast``, but by ``slow`` where ``hard``: each lane the same, whatever its neighbours are.
-template <int N>
-LITZ_FN Vec<float, N> but_where(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast,
-                                Vec<float, N> slow(Vec<float, N>)) {
-  return LITZ_UNLIKELY(hany(hard)) ? where(hard, slow(x), fast) : fast;
+// ``fast``, but by a function of double where ``hard``, lane by lane.
+template <double F(double), int N>
+LITZ_SLOW Vec<float, N> by_lane(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
+  float v[N], r[N];
+  store(v, x);
+  store(r, fast);
+  for (unsigned on = mask_bits(hard); on; on &= on - 1) {
+    const int i = __builtin_ctz(on);
+    r[i] = (float)F((double)v[i]);
+  }
+  return load<N>(r);
 }
 template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
   T v[N], w[N];
@@ -142,7 +144,6 @@ LITZ_RARE_1_(double, erfinv, rare::erfinv)
 LITZ_RARE_1_(double, digamma, rare::digamma)
 LITZ_RARE_1_(double, lgamma, ::lgamma)
 LITZ_RARE_2_(double, atan2, ::atan2)
-LITZ_RARE_2_(double, pow, ::pow)
 LITZ_RARE_2_(double, hypot, ::hypot)
 LITZ_RARE_2_(double, nextafter, rare::nextafter1<double>)
 LITZ_RARE_2_(float, nextafter, rare::nextafter1<float>)

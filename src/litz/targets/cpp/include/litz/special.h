@@ -247,10 +247,10 @@ LITZ_FN Vec<float, 16> erfinv_of(Vec<float, 16> x) {
 
 }  // namespace detail
 template <int N> LITZ_FN Vec<float, N> erfc(Vec<float, N> x) {
-  return detail::by_sixteens([](auto v) LITZ_LAMBDA { return detail::erfc_of(v); }, x);
+  return detail::by_registers([](auto v) LITZ_LAMBDA { return detail::erfc_of(v); }, x);
 }
 template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
-  return detail::by_sixteens([](auto v) LITZ_LAMBDA { return detail::erfinv_of(v); }, x);
+  return detail::by_registers([](auto v) LITZ_LAMBDA { return detail::erfinv_of(v); }, x);
 }
 LITZ_SCALAR_1_(float, erfc)
 LITZ_SCALAR_1_(float, erfinv)
@@ -261,13 +261,14 @@ LITZ_WIDE_1_(erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::lgamma(cast<double>(x)));
-  return rare::but_where((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r, rare::by_lane<::lgamma, N>);
+  auto hard = (x < V(0.0f)) & (abs(r) < V(0x1p-6f));
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::lgamma>(hard, x, r) : r;
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::digamma(cast<double>(x)));
   auto hard = (x == V(0.0f)) | ((x < V(0.0f)) & (abs(r) < V(0x1p-6f)));
-  return rare::but_where(hard, x, r, rare::by_lane<rare::digamma, N>);
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::digamma>(hard, x, r) : r;
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)

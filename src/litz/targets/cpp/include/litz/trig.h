@@ -23,8 +23,9 @@ struct Tan {
 };
 // Arguments that the reduction in float is not made for; nor the one in double: by the C library.
 template <class F, int N> LITZ_SLOW Vec<float, N> far(Vec<float, N> x) {
-  if (hany(abs(x) > Vec<float, N>(0x1p26f))) return rare::by_lane<F::lane>(x);
-  return cast<float>(F::of(quarter_turns(cast<double>(x))));
+  auto beyond = abs(x) > Vec<float, N>(0x1p26f);
+  auto r = cast<float>(F::of(quarter_turns(cast<double>(x))));
+  return hany(beyond) ? rare::by_lane<F::lane>(beyond, x, r) : r;
 }
 
 }  // namespace wide
@@ -199,7 +200,7 @@ LITZ_FN Vec<float, 16> atan_in_pieces(Vec<float, 16> x) {
   return bitcast<float>(ibits(r) | (ibits(x) & Vec<i32, 16>(1 << 31)));
 }
 template <int N> LITZ_FN Vec<float, N> atan_of(Vec<float, N> x) {
-  return by_sixteens([](auto v) LITZ_LAMBDA { return atan_in_pieces(v); }, x);
+  return by_registers([](auto v) LITZ_LAMBDA { return atan_in_pieces(v); }, x);
 }
 #else
 template <class V> LITZ_FN V atan_of(V x) {
@@ -237,7 +238,8 @@ template <class V> LITZ_FN V atan_of(V x) {
 inline constexpr float far_from = 0x1p26f;
 #endif
 template <class F, class V> LITZ_FN V with_far(V x, V near) {
-  return rare::but_where(abs(x) > V(far_from), x, near, wide::far<F, lanes<V>>);
+  auto hard = abs(x) > V(far_from);  // each lane the same, whatever its neighbours are
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, wide::far<F>(x), near) : near;
 }
 
 }  // namespace detail

@@ -24,6 +24,60 @@ template <class D> LITZ_FN D exp(D x) {
              0x1.a176ba7661439p-16);
   return ldexp(D(1.0) + mad(q * r, r, r), n);
 }
+#if LITZ_LOOKUP
+// Of x = 2^e m: inverses of few bits per 16th of m in 3/4 .. 3/2, from 1 on, and minus their
+// logarithms; powers of two.
+static constexpr double log2_inverses[] = {
+    1.0, 0.9140625, 0.8671875, 0.8203125, 0.78125, 0.7421875, 0.7109375, 0.6796875, 1.3046875,
+    1.2578125, 1.2109375, 1.1640625, 1.125, 1.0859375, 1.046875, 1.0};
+static constexpr double log2_values[] = {
+    0.0, 0x1.097e38ce60649p-3, 0x1.a5094b54d2828p-3, 0x1.249cd2b13cd6cp-2, 0x1.6cb0f6865c8eap-2,
+    0x1.b877c57b1b070p-2, 0x1.f804ae8d0cd02p-2, 0x1.1d368296b5255p-1, -0x1.88e9c72e0b226p-2,
+    -0x1.52dbdfc4c96b3p-2, -0x1.1ac05b291f070p-2, -0x1.c0db6cdd94deep-3, -0x1.5c01a39fbd688p-3,
+    -0x1.e72ec117fa5b2p-4, -0x1.0eb389fa29f9bp-4, 0.0};
+static constexpr double exp2_values[] = {
+    1.0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0, 0x1.306fe0a31b715p+0,
+    0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0, 0x1.6a09e667f3bcdp+0,
+    0x1.7a11473eb0187p+0, 0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f090p+0, 0x1.ae89f995ad3adp+0,
+    0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0};
+template <class I> LITZ_FN Vec<double, 8> pick(const double (&from)[16], I which) {
+  return Vec<double, 8>(__builtin_ia32_vpermt2varpd512_mask(
+      (hw::reg<long long, 8>)which.v, load<8>(from).v, load<8>(from + 8).v, (unsigned char)-1));
+}
+struct Mantissa {
+  Vec<double, 8> m, e;  // x = 2^e m, m in 3/4 .. 3/2
+};
+LITZ_FN Mantissa mantissa(Vec<double, 8> x) {
+  const hw::reg<double, 8> none{};
+  auto m = __builtin_ia32_getmantpd512_mask(x.v, 0xf, none, (unsigned char)-1, 4);
+  return {m, __builtin_ia32_getexppd512_mask(x.v, none, (unsigned char)-1, 4) -
+                 __builtin_ia32_getexppd512_mask(m, none, (unsigned char)-1, 4)};
+}
+template <class D> LITZ_FN D exp2(D x) {
+  return detail::by_registers([](auto x) LITZ_LAMBDA {
+    using V = decltype(x);
+    V sixteenths = x + V(0x1.8p48), n = sixteenths - V(0x1.8p48), r = x - n;
+    V p = pick(exp2_values, sixteenths);
+    V q = poly(r, 0x1.62e42fec39c77p-1, 0x1.ebfbdff5f7073p-3, 0x1.c6b3f746e8377p-5,
+               0x1.3b2c7b3ca5d5bp-7);
+    return ldexp(mad(q * r, p, p), n);
+  }, x);
+}
+// Of negative numbers nan.
+template <class D> LITZ_FN D log2_any(D x) {
+  return detail::by_registers([](auto x) LITZ_LAMBDA {
+    using V = decltype(x);
+    auto [m, e] = mantissa(x);
+    auto which = ibits(m) >> 48;
+    V r = mad(m, pick(log2_inverses, which), V(-1.0));
+    V p = poly(r, 0x1.71547652b92b8p+0, -0x1.715476517f720p-1, 0x1.ec709cf7ab839p-2,
+               -0x1.715496db699b9p-2, 0x1.277e14261468dp-2, -0x1.ec1311e796e6ap-3,
+               0x1.811fcfd39684dp-3);
+    return mad(p, r, e + pick(log2_values, which));
+  }, x);
+}
+template <class D> LITZ_FN D log(D x) { return log2_any(x) * D(0x1.62e42fefa39efp-1); }
+#else
 template <class D> LITZ_FN D exp2(D x) {
   D n = round(x);
   D r = x - n;
@@ -54,6 +108,7 @@ template <class D> LITZ_FN D log2_any(D x) {
   r = where(x == D(0.0), D(-inf64), r);
   return where(x < D(inf64), r, x);
 }
+#endif
 
 template <class D> LITZ_FN D sin_poly(D r, D z) {
   D p = poly(z, -0x1.5555555555167p-3, 0x1.1111110fd2b19p-7, -0x1.a019fd986844bp-13,
@@ -170,18 +225,24 @@ template <class D> LITZ_FN D hypot(D x, D y) {
   return where(infinite, D(inf64), r);
 }
 
-template <class D> LITZ_FN D pow(D x, D y) {
-  D a = abs(x);
-  D t = where(a == D(1.0), D(0.0), clamp(y * log2_any(a), -400.0, 400.0));  // not inf * 0
-  D r = wide::exp2(t);
+// |x|^y of finite numbers, x not 0.
+template <class D> LITZ_FN D pow_of_size(D x, D y) {
+  return wide::exp2(clamp(y * log2_any(abs(x)), -400.0, 400.0));
+}
+// x^y of r = |x|^y, which is right where both are finite and x is not 0.
+template <class V> LITZ_FN V signed_pow(V x, V y, V r) {
+  using T = elem<V>;
+  const V zero = V(T(0)), one = V(T(1)), inf = V(T(inf64)), nan = V(T(nan64));
+  V a = abs(x), half = y * V(T(0.5));
+  auto size = (a > zero) & (a < inf) & (abs(y) < inf);
+  r = where(size, r, where((a > one) ^ (y > zero), zero, inf));
+  r = where(a == one, one, r);
   auto whole = trunc(y) == y;
-  D half = y * D(0.5);
-  auto odd = whole & (trunc(half) != half) & (abs(y) < D(inf64));
-  auto negative = signbit(x);
-  r = where(negative & odd, -r, r);
-  r = where((x < D(0.0)) & !whole & (a < D(inf64)), D(nan64), r);
-  r = where((x == x) & (y == y), r, D(nan64));
-  return where((x == D(1.0)) | (y == D(0.0)), D(1.0), r);
+  auto odd = whole & (trunc(half) != half) & (abs(y) < inf);
+  r = where(signbit(x) & odd, -r, r);
+  r = where((x < zero) & !whole & (a < inf), nan, r);
+  r = where((x == x) & (y == y), r, nan);
+  return where((x == one) | (y == zero), one, r);
 }
 
 }  // namespace wide
@@ -195,6 +256,8 @@ template <class D> LITZ_FN D pow(D x, D y) {
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, Vec<float, N> y) { \
     return cast<float>(wide::name(cast<double>(x), cast<double>(y)));             \
   }                                                                               \
+  LITZ_WIDE_FORMS_(name)
+#define LITZ_WIDE_FORMS_(name)                                                    \
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, float y) {         \
     return name(x, Vec<float, N>(y));                                             \
   }                                                                               \
@@ -209,5 +272,11 @@ LITZ_WIDE_1_(acosh)
 LITZ_WIDE_1_(atanh)
 LITZ_WIDE_2_(atan2)
 LITZ_WIDE_2_(hypot)
-LITZ_WIDE_2_(pow)
+template <int N> LITZ_FN Vec<float, N> pow(Vec<float, N> x, Vec<float, N> y) {
+  using V = Vec<float, N>;
+  V r = cast<float>(wide::pow_of_size(cast<double>(x), cast<double>(y)));
+  auto plain = (x > V(0.0f)) & (x < V(inf32)) & (abs(y) < V(inf32));
+  return LITZ_LIKELY(hall(plain)) ? r : wide::signed_pow(x, y, r);
+}
+LITZ_WIDE_FORMS_(pow)
 }  // namespace litz
