@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
@@ -22,18 +22,27 @@ TRIES: Final = 4  # how often gradients may arrive in another layout
 class Placing:
     """What puts equal regions back into a traced graph, before anything else is done with it.
 
-    said: what is shared, or why nothing is.  begun: whether there was such a graph.
+    said: what is shared, or why nothing is.  inputs: those of Dynamo's graph, where some of them
+    are hidden from AOTAutograd.  begun: whether there was such a graph.
     """
 
     regions: Sequence[Region]
     said: str
+    inputs: Sequence[Node] = ()
     begun: bool = False
+
+    def shown(self, given: Sequence[Any]) -> Sequence[Any]:
+        """What AOTAutograd is given as inputs: None for those that it need not see."""
+        hidden = {i for r in self.regions for i in r.hidden.values()}
+        return [None if i in hidden else x for i, x in enumerate(given)] if hidden else given
 
     def whole(self, graph: Graph) -> None:
         self.begun = True
         if self.regions:
-            from litz.regions.place import place
+            from litz.regions.place import place, reveal
 
+            if self.inputs:
+                reveal(graph, self.inputs)
             place(graph, self.regions)
 
     def split(
@@ -43,9 +52,11 @@ class Placing:
         self.begun = True
         if not self.regions:
             return split(joint, static, [])
-        from litz.regions.place import place
+        from litz.regions.place import Unseen, place
         from litz.regions.split import split_short
 
+        if self.inputs:
+            raise Unseen
         try:
             return split_short(joint, self.regions, forwards, static, split)
         except NotEqual as e:
@@ -63,16 +74,20 @@ def compiled(
 ) -> Callable[..., Any]:
     """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
     # An operator is registered there, for which PyTorch looks through all modules.
-    from litz.regions.place import Region, Unseen, outlined
+    from litz.regions.place import Region, Unseen, hide, outlined
 
     regions = [Region(r, tracer, i) for i, r in enumerate(found)]
+    inputs = hide(gm, regions)
     shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
     for _ in range(TRIES):
-        placing = Placing(regions, f"equal regions are traced once: {shared}")
+        placing = Placing(regions, f"equal regions are traced once: {shared}", inputs)
         try:
             with outlined(gm, regions):
                 return compile_graph(placing)
         except Unseen:
+            for r in regions:
+                r.hidden = {}
+            inputs = []
             continue
         except Exception as e:
             if placing.begun:  # what came after the trace failed
