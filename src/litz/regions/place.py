@@ -23,7 +23,7 @@ from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.memory import Memory
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.torch_private import tracing_mode
+from litz.runtime.torch_private import register_fake, tracing_mode
 
 Tangents = tuple[Layout | None, ...]
 OUTSIDE = -1
@@ -41,12 +41,14 @@ _LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]
 OPERATOR = torch.ops.litz.region.default
 
 
-@torch.library.register_fake("litz::region", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(given: Sequence[torch.Tensor], which: Sequence[int], results: str) -> list[torch.Tensor]:
     return [
         torch.empty_strided(size, stride, dtype=getattr(torch, dtype), device=device)
         for size, stride, dtype, device in json.loads(results)
     ]
+
+
+register_fake("litz::region", _fake, _LIBRARY)
 
 
 def _results(nodes: Sequence[Node | None]) -> str:

@@ -73,7 +73,7 @@ def compiled(
     compile_graph: Callable[[Placing], Callable[..., Any]],
 ) -> Callable[..., Any]:
     """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
-    # An operator is registered there, for which PyTorch looks through all modules.
+    # An operator is registered there.
     from litz.regions.place import Region, Unseen, hide, outlined
 
     regions = [Region(r, tracer, i) for i, r in enumerate(found)]

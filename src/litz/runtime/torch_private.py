@@ -153,6 +153,16 @@ def is_written(tensor: Any) -> bool:
     return bool(torch._functionalize_has_data_mutation(tensor.elem))  # type: ignore[attr-defined]
 
 
+def register_fake(name: str, fake: Callable[..., Any], library: Library) -> None:
+    """What ``torch.library.register_fake`` does, without its look through all modules for where it
+    is called from, which takes longer than to import a room."""
+    operators: Any = private("_library.simple_registry", "singleton")
+    try:
+        operators.find(name).fake_impl.register(fake, __name__, lib=library, allow_override=True)
+    except (AttributeError, TypeError):  # another version of PyTorch
+        torch.library.register_fake(name, fake, lib=library)
+
+
 def tracing_mode() -> Any:
     """The mode of the fake tensors that AOTAutograd traces with now, None outside of a backend.
 
