@@ -220,12 +220,12 @@ def _caller(region: Region) -> Callable[..., Any]:
 # --- what AOTAutograd need not see ---
 
 
-def hide(gm: GraphModule, regions: Sequence[Region]) -> list[Node]:
+def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
     """Mark inputs that parts alone read as hidden, where nobody asks for gradients.
 
     AOTAutograd makes tensors of several kinds of each input, and needs them to see gradients,
     writes and memory that is shared, none of which a part's own inputs have.  A region's first
-    input stays.  Returns the graph's inputs, if there are any that are hidden.
+    input stays.  Returns which of the graph's inputs are hidden.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     tensors = [value(n) for n in inputs if isinstance(value(n), torch.Tensor)]
@@ -238,25 +238,25 @@ def hide(gm: GraphModule, regions: Sequence[Region]) -> list[Node]:
         at.pop(r.inputs[0], None)
     for r in regions:
         r.hidden = {i: at[n] for i, n in enumerate(r.inputs) if n in at}
-    return inputs if at else []
+    return list(at.values())
 
 
-def reveal(graph: Graph, inputs: Sequence[Node]) -> None:
+def reveal(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> None:
     """Give a traced graph's inputs that AOTAutograd has not seen metadata, as of those it has.
 
-    inputs: those of Dynamo's graph.
+    inputs: those of Dynamo's graph; hidden: which of them.  Raises Unseen where the trace has
+    others: AOTAutograd has put some together, say.
     """
+    own = graph.find_nodes(op="placeholder")
+    if len(own) != len(inputs) or any("val" in own[i].meta for i in hidden):
+        raise Unseen
     memory = Memory(tracing_mode())
-    hidden = []
+    for old, new in zip(inputs, own, strict=True):
+        if "val" in new.meta:
+            memory.note(value(old), new.meta["val"])
     with unset_fake_temporarily():
-        own = graph.find_nodes(op="placeholder")[-len(inputs) :]  # tokens of effects come before
-        for old, new in zip(inputs, own, strict=True):
-            if "val" in new.meta:
-                memory.note(value(old), new.meta["val"])
-            else:
-                hidden.append((value(old), new))
-        for x, new in hidden:
-            new.meta["val"] = memory(x)
+        for i in hidden:
+            own[i].meta["val"] = memory(value(inputs[i]))
 
 
 # --- placed back ---
