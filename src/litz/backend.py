@@ -173,7 +173,8 @@ def compile_with(
             return regions.split(joint, forwards, static, typed)
 
         with program.compiling() if program else nullcontext():
-            made = dynamo.compile_through_aot(gm, example_inputs, split=split, **compilers)
+            shown = regions.shown(example_inputs)
+            made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
         if program is not None:
             program.finished(made)
         return gm.forward if _left_to_aten(gm, made_of, options) else made
@@ -183,7 +184,7 @@ def compile_with(
             if options.equal_regions:
                 with suppress(NotEqual):
                     return on_lists()
-            return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
+            return traced_once(gm, dynamo.traced_part, through_aot, options.equal_regions)
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), recompile, tell)
     except RuntimeError as e:

@@ -21,7 +21,14 @@ from torch.fx import GraphModule, Interpreter
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
-from litz.runtime.torch_private import LazyGraphModule, partitioning, past_wrappers, untraced
+from litz.runtime.torch_private import (
+    LazyGraphModule,
+    is_written,
+    lazy_modules,
+    partitioning,
+    past_wrappers,
+    untraced,
+)
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -107,7 +114,8 @@ def _through_aot(
         bw_compiler = later(bw_compiler)
     # DDP's optimizer sees by this count that the first call shall give it fake results.
     torch._dynamo.utils.counters["aot_autograd"]["total"] += 1
-    made = aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given)
+    with lazy_modules():  # only their graphs are read
+        made = aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given)
     inside = None if [*gm.parameters(), *gm.buffers()] else getattr(made, "__wrapped__", None)
     known = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     if inside is not None and (direct := past_wrappers(inside, known)) is not None:
@@ -146,6 +154,31 @@ def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphMod
         keep_inference_input_mutations=True,
     )
     return found[0]
+
+
+def traced_part(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphModule:
+    """The graph that ``traced`` makes of what writes no input, in one run of it.
+
+    AOTAutograd runs a program once before, to see what it writes and which memory results share.
+    inputs: fake tensors, at least one.  Raises ValueError where one is written.
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def run(*own: Any) -> Any:
+        results = program(*own)
+        if any(is_written(x) for x in own):
+            raise ValueError("an input is written")
+        return results
+
+    functional = dispatch_functionalize(run, FunctionalTensorMode())
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    fake: Any = inputs[0]
+    with one_thread, fake.fake_mode, enable_python_dispatcher():
+        graph = make_fx(functional, decomposition_table=DECOMPOSITIONS)(*inputs)
+    graph.graph.eliminate_dead_code()
+    return graph
 
 
 def keep_saved_tensors() -> None:

@@ -71,7 +71,8 @@ def run(
     out = torch.compile(program, backend=backend, **how)(*own)
     found = [out.detach()]
     if out.requires_grad:
-        out.square().sum().backward()
+        with torch.enable_grad():
+            out.square().sum().backward()
         given = [*own, *(program.parameters() if isinstance(program, nn.Module) else ())]
         found += [x.grad for x in given if x.grad is not None]
     return found, seen
@@ -146,6 +147,59 @@ def test_training_with_dropout() -> None:
 def test_inference() -> None:
     with torch.no_grad():
         check(stack(*(Block() for _ in range(3))).eval(), [X], "traced once: 3 x")
+
+
+class GradientsBehind(nn.Module):
+    """Layers without gradients, then a result that has one."""
+
+    def __init__(self, asked: bool) -> None:
+        super().__init__()
+        self.layers, self.asked = stack(*(Block() for _ in range(3))), asked
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = self.layers(x)
+        with torch.set_grad_enabled(self.asked):
+            return y * self.layers[0].weight[0]
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many inputs AOTAutograd is not shown, each time that it is called."""
+    found: list[int] = []
+    through = dynamo.compile_through_aot
+
+    def counted(gm: GraphModule, inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
+        found.append(sum(x is None for x in inputs))
+        return through(gm, inputs, **how)
+
+    monkeypatch.setattr(dynamo, "compile_through_aot", counted)
+    return found
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_inputs_that_aotautograd_is_not_shown(asked: bool, hidden: list[int]) -> None:
+    with torch.no_grad():
+        check(GradientsBehind(asked), [X], "traced once: 3 x")
+    assert hidden == ([0, 18, 0] if asked else [0, 18])
+
+
+def test_others_that_aotautograd_puts_together(hidden: list[int]) -> None:
+    layers = stack(*(Block() for _ in range(3)))
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        b.add_(1)
+        return layers(X).sum() + a.sum()
+
+    backend = lambda gm, examples: compile_with(gm, examples, make_options({}))  # noqa: E731
+    memory, again = torch.ones(12), torch.ones(12)
+    torch.compiler.reset()
+    with torch.no_grad():
+        expected = program(memory[:8], memory[4:])
+        found = torch.compile(program, backend=backend)(again[:8], again[4:])
+    assert hidden == [18, 0]
+    assert torch.equal(memory, again)
+    torch.testing.assert_close(found, expected)
 
 
 def test_pre_norm() -> None:

@@ -8,7 +8,7 @@ graph is then the one that PyTorch would have traced.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, cast
@@ -23,6 +23,7 @@ from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.memory import Memory
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import unset_fake_temporarily
+from litz.runtime.torch_private import register_fake, tracing_mode
 
 Tangents = tuple[Layout | None, ...]
 OUTSIDE = -1
@@ -40,12 +41,14 @@ _LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]
 OPERATOR = torch.ops.litz.region.default
 
 
-@torch.library.register_fake("litz::region", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(given: Sequence[torch.Tensor], which: Sequence[int], results: str) -> list[torch.Tensor]:
     return [
         torch.empty_strided(size, stride, dtype=getattr(torch, dtype), device=device)
         for size, stride, dtype, device in json.loads(results)
     ]
+
+
+register_fake("litz::region", _fake, _LIBRARY)
 
 
 def _results(nodes: Sequence[Node | None]) -> str:
@@ -68,12 +71,14 @@ class Region:
     arrived without such a trace.  inputs: what comes from outside of all parts, by first use.
     reads: for each input of each part, by number, the part and the result of it that it is, or
     OUTSIDE and which of ``inputs``.  results: the part and the result of it that each value is
-    which somebody outside reads.
+    which somebody outside reads.  hidden: of ``inputs`` that AOTAutograd is not shown, by number,
+    the place among the graph's inputs.
     """
 
     repeat: Repeat
     tracer: Tracer
     number: int
+    hidden: Mapping[int, int] = field(default_factory=dict)
     traces: dict[Tangents, Recorded] = field(default_factory=dict)
     unseen: list[Tangents] = field(default_factory=list)
 
@@ -192,7 +197,8 @@ def _outlined(before: Graph, regions: Sequence[Region]) -> Graph:
             own.update({k: v for k, v in vars(n).items() if k not in own})
         elif n in ends:
             r = ends[n]
-            call = graph.call_function(_caller(r), tuple(copies[x] for x in r.inputs))
+            shown = tuple(copies[x] for i, x in enumerate(r.inputs) if i not in r.hidden)
+            call = graph.call_function(_caller(r), shown)
             for i, (k, o) in enumerate(r.results):
                 old = r.repeat.parts[k][r.repeat.outputs[o]]
                 copies[old] = graph.call_function(_pick, (call, i))
@@ -209,6 +215,48 @@ def _caller(region: Region) -> Callable[..., Any]:
         return _Call.apply(region, *given)  # type: ignore[no-untyped-call]
 
     return litz_region
+
+
+# --- what AOTAutograd need not see ---
+
+
+def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
+    """Mark inputs that parts alone read as hidden, where nobody asks for gradients.
+
+    AOTAutograd makes tensors of several kinds of each input, and needs them to see gradients,
+    writes and memory that is shared, none of which a part's own inputs have.  A region's first
+    input stays.  Returns which of the graph's inputs are hidden.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    tensors = [value(n) for n in inputs if isinstance(value(n), torch.Tensor)]
+    asked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if asked or next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None:
+        return []
+    inside = {n for r in regions for part in r.repeat.parts for n in part}
+    at = {n: i for i, n in enumerate(inputs) if n.users and inside.issuperset(n.users)}
+    for r in regions:
+        at.pop(r.inputs[0], None)
+    for r in regions:
+        r.hidden = {i: at[n] for i, n in enumerate(r.inputs) if n in at}
+    return list(at.values())
+
+
+def reveal(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> None:
+    """Give a traced graph's inputs that AOTAutograd has not seen metadata, as of those it has.
+
+    inputs: those of Dynamo's graph; hidden: which of them.  Raises Unseen where the trace has
+    others: AOTAutograd has put some together, say.
+    """
+    own = graph.find_nodes(op="placeholder")
+    if len(own) != len(inputs) or any("val" in own[i].meta for i in hidden):
+        raise Unseen
+    memory = Memory(tracing_mode())
+    for old, new in zip(inputs, own, strict=True):
+        if "val" in new.meta:
+            memory.note(value(old), new.meta["val"])
+    with unset_fake_temporarily():
+        for i in hidden:
+            own[i].meta["val"] = memory(value(inputs[i]))
 
 
 # --- placed back ---
@@ -271,7 +319,11 @@ def _forward(region: Region, n: Node, short: bool) -> tuple[Parts, dict[int, Nod
     """The copies of each part's calls, put where one call stands for all parts, and its results."""
     trace = region.first
     parts: Parts = {}
-    given: Any = n.args[0]
+    inputs, shown = n.graph.find_nodes(op="placeholder"), iter(cast(list[Node], n.args[0]))
+    given = [
+        inputs[region.hidden[i]] if i in region.hidden else next(shown)
+        for i in range(len(region.inputs))
+    ]
     for k, mark in _stay(region, short):
         read = [
             given[i] if j == OUTSIDE else parts[j if j in parts else 1][trace.results[i]]

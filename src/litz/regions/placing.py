@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
@@ -22,18 +22,28 @@ TRIES: Final = 4  # how often gradients may arrive in another layout
 class Placing:
     """What puts equal regions back into a traced graph, before anything else is done with it.
 
-    said: what is shared, or why nothing is.  begun: whether there was such a graph.
+    said: what is shared, or why nothing is.  inputs: those of Dynamo's graph; hidden: which of
+    them AOTAutograd is not shown.  begun: whether there was such a graph.
     """
 
     regions: Sequence[Region]
     said: str
+    inputs: Sequence[Node] = ()
+    hidden: Collection[int] = ()
     begun: bool = False
+
+    def shown(self, given: Sequence[Any]) -> Sequence[Any]:
+        """What AOTAutograd is given as inputs: None for those that it need not see."""
+        hidden = set(self.hidden)
+        return [None if i in hidden else x for i, x in enumerate(given)] if hidden else given
 
     def whole(self, graph: Graph) -> None:
         self.begun = True
         if self.regions:
-            from litz.regions.place import place
+            from litz.regions.place import place, reveal
 
+            if self.hidden:
+                reveal(graph, self.inputs, self.hidden)
             place(graph, self.regions)
 
     def split(
@@ -43,9 +53,11 @@ class Placing:
         self.begun = True
         if not self.regions:
             return split(joint, static, [])
-        from litz.regions.place import place
+        from litz.regions.place import Unseen, place
         from litz.regions.split import split_short
 
+        if self.hidden:
+            raise Unseen
         try:
             return split_short(joint, self.regions, forwards, static, split)
         except NotEqual as e:
@@ -62,18 +74,22 @@ def compiled(
     compile_graph: Callable[[Placing], Callable[..., Any]],
 ) -> Callable[..., Any]:
     """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
-    # An operator is registered there, for which PyTorch looks through all modules.
-    from litz.regions.place import Region, Unseen, outlined
+    # An operator is registered there.
+    from litz.regions.place import Region, Unseen, hide, outlined
 
     regions = [Region(r, tracer, i) for i, r in enumerate(found)]
+    inputs, hidden = gm.graph.find_nodes(op="placeholder"), hide(gm, regions)
     shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
     for _ in range(TRIES):
-        placing = Placing(regions, f"equal regions are traced once: {shared}")
+        said = f"equal regions are traced once: {shared}"
+        placing = Placing(regions, said, inputs, hidden)
         try:
             with outlined(gm, regions):
                 return compile_graph(placing)
         except Unseen:
-            continue
+            for r in regions:
+                r.hidden = {}
+            hidden = []
         except Exception as e:
             if placing.begun:  # what came after the trace failed
                 raise

@@ -14,7 +14,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
-from litz.runtime.torch_private import keep_lines, noted_lines
+from litz.runtime.torch_private import keep_lines, noted_lines, tracing_mode
 
 DETACH: Final = torch.ops.aten.detach.default
 ALIAS: Final = torch.ops.aten.alias.default
@@ -102,7 +102,7 @@ def record(repeat: Repeat, tangents: Sequence[Layout | None], tracer: Tracer) ->
     inputs = [value(n) for n in repeat.inputs[0]]
     wanted = [x.requires_grad for x in inputs]
     chosen = [i for i, t in enumerate(tangents) if t is not None]
-    with inputs[0].fake_mode, torch.no_grad():
+    with tracing_mode() or inputs[0].fake_mode, torch.no_grad():
         given = [_empty(layout(x)) for x in inputs] + [_empty(t) for t in tangents if t is not None]
     try:
         graph = tracer(_Part(_body(repeat), wanted, chosen, repeat.casts), given).graph

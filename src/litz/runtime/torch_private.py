@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._library.custom_ops import CustomOpDef as CustomOpDef
 from torch.fx import Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.library import Library
 
 from litz.dataclass import dataclass
@@ -146,6 +146,36 @@ def address(tensor: torch.Tensor) -> int:
 def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors, fake ones too, lie in one storage."""
     return address(a) == address(b)
+
+
+def is_written(tensor: Any) -> bool:
+    """Whether something has written into a tensor that stands for one where nothing is written."""
+    return bool(torch._functionalize_has_data_mutation(tensor.elem))  # type: ignore[attr-defined]
+
+
+def register_fake(name: str, fake: Callable[..., Any], library: Library) -> None:
+    """What ``torch.library.register_fake`` does, without its look through all modules for where it
+    is called from, which takes longer than to import a room."""
+    operators: Any = private("_library.simple_registry", "singleton")
+    try:
+        operators.find(name).fake_impl.register(fake, __name__, lib=library, allow_override=True)
+    except (AttributeError, TypeError):  # another version of PyTorch
+        torch.library.register_fake(name, fake, lib=library)
+
+
+def tracing_mode() -> Any:
+    """The mode of the fake tensors that AOTAutograd traces with now, None outside of a backend.
+
+    Those of Dynamo, which is done, have another one.
+    """
+    context = torch._guards.TracingContext.try_get()
+    return context.fake_mode if context is not None else None
+
+
+def lazy_modules() -> AbstractContextManager[Any]:
+    """Where PyTorch writes the code of a graph that it makes when that is called first."""
+    context: AbstractContextManager[Any] = _use_lazy_graph_module(True)
+    return context
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
