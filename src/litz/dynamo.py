@@ -21,7 +21,8 @@ from torch.fx import GraphModule, Interpreter
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
-from litz.runtime.torch_private import LazyGraphModule, partitioning, past_wrappers, untraced
+from litz.runtime.past_wrappers import past_wrappers
+from litz.runtime.torch_private import LazyGraphModule, partitioning, untraced
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")

@@ -73,6 +73,67 @@ def test_graphs_without_gradients_are_called_past_idle_wrappers(times: int, tmp_
         assert not torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache
+def test_training_is_called_past_idle_wrappers(times: int, tmp_path: Any) -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x * w).exp()
+        return y.square().mean(), y.detach() + x.shape[0], y.sum(0)
+
+    options = {"cache_dir": str(tmp_path)}
+    for _ in range(times):
+        torch._dynamo.reset()
+        made = torch.compile(loss, backend="litz", options=options, dynamic=False)
+        x, w = X.clone().requires_grad_(), torch.ones(4, requires_grad=True)
+        trained(made, x, w)
+    got = trained(made, x, w)
+    if frames_of_aot(lambda: trained(made, x, w)):  # another PyTorch's wrappers
+        assert torch.__version__ > "2.14"
+    torch.testing.assert_close(got, trained(loss, x, w))
+    value, apart, rows = made(x, w)
+    assert not apart.requires_grad and "CompiledFunction" in value.grad_fn.name()
+    # Laid out otherwise than the backward graph was compiled for.
+    (grad,) = torch.autograd.grad(rows.sum(), w, retain_graph=True)
+    torch.testing.assert_close(grad, torch.autograd.grad(loss(x, w)[2].sum(), w)[0])
+    torch.autograd.grad(value, w, retain_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(value, w, create_graph=True)[0].sum().backward()
+    torch.autograd.grad(value, w)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(value, w)
+    value, *_ = made(x, w)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def trained(fn: Callable[..., Any], *leaves: torch.Tensor) -> list[torch.Tensor]:
+    """Results of a function and the gradients of its first one."""
+    results = fn(*leaves)
+    return [*results, *torch.autograd.grad(results[0], leaves)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x * w, w[0]),  # a view
+        lambda x, w: x.detach() * w,  # no gradient for an argument
+        lambda x, w: x.mul_(2) * w,  # written
+    ],
+)
+def test_wrappers_of_training_with_something_to_do_are_called(fn: Callable[..., Any]) -> None:
+    x, w = X.clone().requires_grad_(), torch.ones(4, requires_grad=True)
+    made = torch.compile(fn, backend="litz", dynamic=False)
+
+    def step(fn: Callable[..., Any] = made) -> Any:
+        found = torch.utils._pytree.tree_leaves(fn(x * 1, w))[0]
+        return torch.autograd.grad(found.sum(), [x, w], allow_unused=True)
+
+    for _ in range(2):
+        torch.testing.assert_close(step(), step(fn))
+    assert "runtime_wrapper" in frames_of_aot(step)
+
+
 def test_an_error_leaves_gradients_on() -> None:
     made = torch.compile(lambda x, i: x[i] + 1, backend="litz", dynamic=False)
     made(X, torch.tensor([0, 2]))
