@@ -40,7 +40,9 @@ def frames_in(part: str, call: Callable[[], Any]) -> set[str]:
     return found
 
 
-def kinds_of(fn: Callable[..., Any], *args: Any) -> tuple[list[str], Callable[..., Any]]:
+def kinds_of(
+    fn: Callable[..., Any], *args: Any, dynamic: bool = False, **options: Any
+) -> tuple[list[str], Callable[..., Any]]:
     """The kinds of graphs that Litz was told to compile, and what it made."""
     kinds: list[str] = []
 
@@ -48,10 +50,10 @@ def kinds_of(fn: Callable[..., Any], *args: Any) -> tuple[list[str], Callable[..
         def tell(kind: str, graph: Any, stages: Any) -> None:
             kinds.append(f"{kind}: {stages.fallback}")
 
-        return compile_with(gm, inputs, make_options({}, None), tell)
+        return compile_with(gm, inputs, make_options(options, None), tell)
 
     torch._dynamo.reset()
-    made = torch.compile(fn, backend=backend, dynamic=False)
+    made = torch.compile(fn, backend=backend, dynamic=dynamic)
     wanted, got = fn(*(a.clone() for a in args)), made(*args)
     torch.testing.assert_close(got, wanted)
     return kinds, made
@@ -201,3 +203,27 @@ def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) ->
     two = torch.compile(lambda x: torch.linalg.det(x) + 1, backend="litz", options=options)
     torch.testing.assert_close(two(x), torch.linalg.det(x) + 1)
     assert frames_of_litz(lambda: two(x))
+
+
+@pytest.mark.parametrize(
+    ("fn", "size", "options", "work"),
+    [
+        (lambda x: x.exp(), 4, {}, "1"),
+        (lambda x: x.exp().sum(), 4, {}, "2"),
+        (lambda x: x.exp(), 96, {}, "2.1"),
+        (lambda x: x.exp().sum(), 96, {}, ""),
+        (lambda x: x.sigmoid() * x + 1, 4, {}, ""),
+        (lambda x: torch.dropout(x, 1e-9, True), 4, {}, ""),  # its numbers are Litz's
+        (lambda x: x.exp(), 4, {"dynamic": True}, ""),
+        (lambda x: x.exp(), 4, {"check_calls": True}, ""),
+    ],
+)
+def test_small_training_steps_run_in_eager_mode(
+    fn: Callable[..., Any], size: int, options: dict[str, Any], work: str
+) -> None:
+    x = torch.randn(size, size).requires_grad_()
+    kinds, made = kinds_of(lambda x: fn(x), x.exp(), **{"check_calls": False, **options})
+    reason = f"eager: its calls' work, {work}, is less than that of an autograd function, 3"
+    assert (kinds == [reason]) if work else (kinds[0] == "forward: ")
+    (grad,) = torch.autograd.grad(made(x).sum(), x)
+    torch.testing.assert_close(grad, torch.autograd.grad(fn(x).sum(), x)[0])
