@@ -238,7 +238,8 @@ def _left_to_aten(
 
 def _takes_eager_mode(options: Options) -> bool:
     """Whether no option looks at what is compiled where eager mode does the same at less cost."""
-    return not (options.check_calls or options.verify or options.inspect or options.target)
+    looks = options.check_ir or options.check_calls or options.verify or options.inspect
+    return not (looks or options.target)
 
 
 def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, program: str) -> Boxed:
