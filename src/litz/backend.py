@@ -33,7 +33,7 @@ from litz.errors import (
 from litz.graph.calls import count_calls
 from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
-from litz.graph.eager_calls import one_call, views_alone
+from litz.graph.eager_calls import less_than_a_function, one_call, views_alone
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
@@ -119,6 +119,9 @@ def compile_with(
             if kind == "inference":
                 regions.whole(graph.graph)
             elif kind == "forward":
+                if _takes_eager_mode(options) and not [*gm.children()]:
+                    if idle := less_than_a_function(graph):
+                        raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
             fix_states(graph)
             stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
@@ -231,8 +234,13 @@ def _left_to_aten(
     """Whether a program is one call that ATen computes whole: called by Dynamo's own graph."""
     if [*made_of] != ["inference"] or (made := made_of["inference"]) is None:
         return False
-    checked = options.check_calls or options.verify or options.inspect
-    return not checked and not made.kernels and one_call(gm)
+    return _takes_eager_mode(options) and not made.kernels and one_call(gm)
+
+
+def _takes_eager_mode(options: Options) -> bool:
+    """Whether no option looks at what is compiled where eager mode does the same at less cost."""
+    looks = options.check_ir or options.check_calls or options.verify or options.inspect
+    return not (looks or options.target)
 
 
 def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, program: str) -> Boxed:

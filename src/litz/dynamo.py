@@ -21,12 +21,12 @@ from torch.fx import GraphModule, Interpreter
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
+from litz.runtime.past_wrappers import past_wrappers
 from litz.runtime.torch_private import (
     LazyGraphModule,
     is_written,
     lazy_modules,
     partitioning,
-    past_wrappers,
     untraced,
 )
 from litz.runtime.torch_private import traced as is_traced

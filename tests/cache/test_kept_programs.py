@@ -173,7 +173,8 @@ def test_a_program_that_is_found_does_the_same(case: Callable[..., Any], runs: R
 
 def test_a_backward_graph_that_never_runs_is_never_compiled(runs: Runs) -> None:
     def forward(compile: Compile) -> Tensor:
-        out: Tensor = compile(lambda x: x.softmax(-1))(torch.ones(3, 4, requires_grad=True))
+        x = torch.ones(3, 4, requires_grad=True)
+        out: Tensor = compile(lambda x: (x.sigmoid() * x).softmax(-1))(x)
         return out
 
     runs(forward)
@@ -302,7 +303,7 @@ def test_settings_that_change_before_the_backward_graph(runs: Runs) -> None:
 
     def case(compile: Compile) -> None:
         x = torch.ones(3, 4, requires_grad=True)
-        out = compile(lambda x: x.softmax(-1))(x)
+        out = compile(lambda x: (x.sigmoid() * x).softmax(-1))(x)
         torch.set_num_threads(threads + 1)
         try:
             out.sum().backward()

@@ -40,7 +40,9 @@ def frames_in(part: str, call: Callable[[], Any]) -> set[str]:
     return found
 
 
-def kinds_of(fn: Callable[..., Any], *args: Any) -> tuple[list[str], Callable[..., Any]]:
+def kinds_of(
+    fn: Callable[..., Any], *args: Any, dynamic: bool = False, **options: Any
+) -> tuple[list[str], Callable[..., Any]]:
     """The kinds of graphs that Litz was told to compile, and what it made."""
     kinds: list[str] = []
 
@@ -48,10 +50,10 @@ def kinds_of(fn: Callable[..., Any], *args: Any) -> tuple[list[str], Callable[..
         def tell(kind: str, graph: Any, stages: Any) -> None:
             kinds.append(f"{kind}: {stages.fallback}")
 
-        return compile_with(gm, inputs, make_options({}, None), tell)
+        return compile_with(gm, inputs, make_options(options, None), tell)
 
     torch._dynamo.reset()
-    made = torch.compile(fn, backend=backend, dynamic=False)
+    made = torch.compile(fn, backend=backend, dynamic=dynamic)
     wanted, got = fn(*(a.clone() for a in args)), made(*args)
     torch.testing.assert_close(got, wanted)
     return kinds, made
@@ -71,6 +73,67 @@ def test_graphs_without_gradients_are_called_past_idle_wrappers(times: int, tmp_
     with torch.no_grad():
         torch.testing.assert_close(made(X), X.exp() * 2)
         assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache
+def test_training_is_called_past_idle_wrappers(times: int, tmp_path: Any) -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x * w).exp()
+        return y.square().mean(), y.detach() + x.shape[0], y.sum(0)
+
+    options = {"cache_dir": str(tmp_path)}
+    for _ in range(times):
+        torch._dynamo.reset()
+        made = torch.compile(loss, backend="litz", options=options, dynamic=False)
+        x, w = X.clone().requires_grad_(), torch.ones(4, requires_grad=True)
+        trained(made, x, w)
+    got = trained(made, x, w)
+    if frames_of_aot(lambda: trained(made, x, w)):  # another PyTorch's wrappers
+        assert torch.__version__ > "2.14"
+    torch.testing.assert_close(got, trained(loss, x, w))
+    value, apart, rows = made(x, w)
+    assert not apart.requires_grad and "CompiledFunction" in value.grad_fn.name()
+    # Laid out otherwise than the backward graph was compiled for.
+    (grad,) = torch.autograd.grad(rows.sum(), w, retain_graph=True)
+    torch.testing.assert_close(grad, torch.autograd.grad(loss(x, w)[2].sum(), w)[0])
+    torch.autograd.grad(value, w, retain_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(value, w, create_graph=True)[0].sum().backward()
+    torch.autograd.grad(value, w)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(value, w)
+    value, *_ = made(x, w)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def trained(fn: Callable[..., Any], *leaves: torch.Tensor) -> list[torch.Tensor]:
+    """Results of a function and the gradients of its first one."""
+    results = fn(*leaves)
+    return [*results, *torch.autograd.grad(results[0], leaves)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x * w, w[0]),  # a view
+        lambda x, w: x.detach() * w,  # no gradient for an argument
+        lambda x, w: x.mul_(2) * w,  # written
+    ],
+)
+def test_wrappers_of_training_with_something_to_do_are_called(fn: Callable[..., Any]) -> None:
+    x, w = X.clone().requires_grad_(), torch.ones(4, requires_grad=True)
+    made = torch.compile(fn, backend="litz", dynamic=False)
+
+    def step(fn: Callable[..., Any] = made) -> Any:
+        found = torch.utils._pytree.tree_leaves(fn(x * 1, w))[0]
+        return torch.autograd.grad(found.sum(), [x, w], allow_unused=True)
+
+    for _ in range(2):
+        torch.testing.assert_close(step(), step(fn))
+    assert "runtime_wrapper" in frames_of_aot(step)
 
 
 def test_an_error_leaves_gradients_on() -> None:
@@ -140,3 +203,27 @@ def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) ->
     two = torch.compile(lambda x: torch.linalg.det(x) + 1, backend="litz", options=options)
     torch.testing.assert_close(two(x), torch.linalg.det(x) + 1)
     assert frames_of_litz(lambda: two(x))
+
+
+@pytest.mark.parametrize(
+    ("fn", "size", "options", "work"),
+    [
+        (lambda x: x.exp(), 4, {}, "1"),
+        (lambda x: x.exp().sum(), 4, {}, "2"),
+        (lambda x: x.exp(), 96, {}, "2.1"),
+        (lambda x: x.exp().sum(), 96, {}, ""),
+        (lambda x: x.sigmoid() * x + 1, 4, {}, ""),
+        (lambda x: torch.dropout(x, 1e-9, True), 4, {}, ""),  # its numbers are Litz's
+        (lambda x: x.exp(), 4, {"dynamic": True}, ""),
+        (lambda x: x.exp(), 4, {"check_calls": True}, ""),
+    ],
+)
+def test_small_training_steps_run_in_eager_mode(
+    fn: Callable[..., Any], size: int, options: dict[str, Any], work: str
+) -> None:
+    x = torch.randn(size, size).requires_grad_()
+    kinds, made = kinds_of(lambda x: fn(x), x.exp(), **{"check_calls": False, **options})
+    reason = f"eager: its calls' work, {work}, is less than that of an autograd function, 3"
+    assert (kinds == [reason]) if work else (kinds[0] == "forward: ")
+    (grad,) = torch.autograd.grad(made(x).sum(), x)
+    torch.testing.assert_close(grad, torch.autograd.grad(fn(x).sum(), x)[0])

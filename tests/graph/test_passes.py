@@ -251,3 +251,15 @@ def test_training_graphs_keep_their_layout() -> None:
 def test_results_are_eagers_whatever_the_layout(after: Callable[[torch.Tensor], Any]) -> None:
     with torch.no_grad():
         check(lambda x, w, v: after(conv_net(x, w, v)), *conv_inputs())
+
+
+def test_values_of_matrices_are_those_that_eager_mode_computes_without_vectors() -> None:
+    def values(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = x + x.mT
+        known = torch.linalg.svdvals(x), torch.linalg.eigvals(x), torch.linalg.eigvalsh(h)
+        return *known, torch.linalg.cond(x), torch.linalg.matrix_rank(h, hermitian=True)
+
+    x = torch.randn(7, 7)
+    torch._dynamo.reset()
+    got = torch.compile(values, backend="litz")(x)
+    assert all(map(torch.equal, got, values(x)))

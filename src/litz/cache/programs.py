@@ -39,11 +39,11 @@ from litz.cache.key import Writer, environment, settings, surroundings
 from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
+from litz.runtime.past_wrappers import past_wrappers
 from litz.runtime.torch_private import (
     AUTOCAST_CALLS,
     aot_names,
     in_transform,
-    past_wrappers,
     untraced,
     without_autocast,
 )

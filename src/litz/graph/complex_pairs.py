@@ -185,6 +185,8 @@ class _At:
         order = sorted(range(val.dim()), key=lambda k: -val.stride(k) if known else k)
         parts = [self(aten.permute.default, self.filled(x), order) for x in pair]
         made = self(aten.view_as_complex.default, self(aten.stack.default, parts, -1))
+        if order == sorted(order):
+            return made
         return self(aten.permute.default, made, [order.index(k) for k in range(val.dim())])
 
     # Of nodes a call, of numbers a number.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from litz.graph.calls import leaves
+from litz.graph.calls import is_random, leaves
 from litz.runtime.torch_private import address
 
 
@@ -41,6 +41,41 @@ def one_call(gm: GraphModule) -> bool:
     if len(calls) != 1 or [*gm.children()] or gm.graph.find_nodes(op="get_attr"):
         return False
     return all(x.device.type == "cpu" for x in _values(gm.graph.nodes) if isinstance(x, Tensor))
+
+
+FUNCTION = 3
+"""Calls of eager mode, each with that of its gradient, that cost what an autograd function in
+Python does: so many a compiled training program has to spare."""
+ELEMENTS = 1 << 13
+"""Elements for which such a call takes twice as long as for one."""
+
+_NO_CALLS = (getitem, torch.ops.aten.detach.default)
+"""What eager mode does without: PyTorch's trace detaches what is saved."""
+
+
+def less_than_a_function(graph: GraphModule) -> str:
+    """Why a training program costs eager mode less on CPUs than the function around a compiled one.
+
+    graph: its forward part, of ATen's calls.  "" where it costs more, draws random numbers or has
+    open sizes.
+    """
+    work, elements = 0.0, dict[Node, int]()
+    for n in graph.graph.nodes:
+        if n.op == "output":
+            break
+        values = [x for x in leaves([n.meta.get("val")]) if x is not None]
+        counts = [x.numel() for x in values if isinstance(x, Tensor) and x.device.type == "cpu"]
+        if len(counts) != len(values) or not all(type(c) is int for c in counts):
+            return ""
+        elements[n] = max(counts, default=0)
+        if n.op == "placeholder" or n.target in _NO_CALLS:
+            continue
+        if getattr(n.target, "namespace", "") != "aten" or is_random(n.target):
+            return ""
+        work += 1 + max(elements[x] for x in (n, *n.all_input_nodes)) / ELEMENTS
+    if work >= FUNCTION:
+        return ""
+    return f"its calls' work, {work:.2g}, is less than that of an autograd function, {FUNCTION}"
 
 
 def _values(nodes: Iterable[Node]) -> list[Any]:

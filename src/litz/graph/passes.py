@@ -34,6 +34,7 @@ from litz.graph.statistics import give_true_types
 from litz.graph.storage import make_storage_explicit
 from litz.graph.tokens import drop_tokens
 from litz.graph.values import give_values
+from litz.graph.vectors import leave_out_vectors
 from litz.options import GraphHook
 
 
@@ -175,6 +176,7 @@ PIPELINE: tuple[PassGroup, ...] = (
             GraphPass("constants", fold_constants),
             GraphPass("no-ops", drop_no_ops),
             GraphPass("blocks of attention", leave_out_unread_blocks),
+            GraphPass("vectors of decompositions", leave_out_vectors),
             GraphPass("dead code", drop_dead_code),
             GraphPass("narrow gathers", narrow_before_gathering),
             GraphPass("common subexpressions", share_common_subexpressions),

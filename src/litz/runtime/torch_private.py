@@ -397,63 +397,6 @@ def aot_names() -> AotNames | None:
         return None
 
 
-_WRAPPERS = (
-    "SerializableCompiledFunction",
-    "_create_runtime_wrapper.<locals>.runtime_wrapper",
-    "EffectTokensWrapper.post_compile.<locals>.inner_fn",
-)
-"""Those of AOTAutograd that every graph without gradients has."""
-_TASKS = (
-    "num_mutated_inp_runtime_indices",
-    "num_mutated_graph_handled_indices_seen_by_autograd",
-    "num_outputs_aliased",
-    "dynamic_outputs",
-    "is_rng_op_functionalized",
-    "tokens",
-)
-"""What AOTAutograd knows of a graph where its wrappers have more to do than to call it."""
-
-
-def past_wrappers(
-    call: Callable[[list[Any]], Any], metadata: Any
-) -> Callable[..., Sequence[Any]] | None:
-    """What calls a graph as AOTAutograd's wrappers around it do, where they have nothing to do.
-
-    They take longer than a small kernel.  The first call goes by them, who look at custom operators
-    in it; later ones turn gradients off alone.
-
-    call: the wrappers, which take a list of arguments.  metadata: what AOTAutograd knows of the
-    graph.  None where they have more to do, or this version of PyTorch has others.
-    """
-    if is_autocasting() or any(getattr(metadata, name, True) for name in _TASKS):
-        return None
-    if getattr(metadata, "grad_enabled_mutation", True) is not None:
-        return None
-    graph: Any = call
-    while (inside := getattr(graph, "__wrapped__", None)) is not None:
-        if getattr(graph, "__qualname__", type(graph).__name__) not in _WRAPPERS:
-            return None
-        graph = inside
-    if graph is call or not getattr(graph, "_boxed_call", False):
-        return None
-    first = True
-
-    def run(*args: Any) -> Any:
-        nonlocal first
-        if first:
-            first = False
-            return call([*args])
-        if not torch.is_grad_enabled():
-            return graph([*args])
-        set_gradients(False)
-        try:
-            return graph([*args])
-        finally:
-            set_gradients(True)
-
-    return run
-
-
 def bundled_entries(
     kind: str, arrived: Callable[[str, bytes], None]
 ) -> Callable[[str, bytes], None] | None:
