@@ -325,10 +325,16 @@ class Fusion:
         return sorted(out)
 
     def _beside(self, buffer: str, a: int, b: int) -> bool:
-        """Whether two groups write parts of a buffer that lie side by side all along."""
+        """Whether two groups write parts of a buffer that lie side by side all along.
+
+        Of single elements next to each other nothing is gained: kernels by themselves, of one
+        source or of parts that share launches, serve better.
+        """
         stores = [self.groups[k].plain_store(buffer) for k in (a, b)]
         first, second = (s.index if s is not None else None for s in stores)
-        return first is not None and second is not None and _is_near(first, second)
+        if first is None or second is None or first.is_const:
+            return False
+        return _is_near(first, second)
 
     # --- one merge ----------------------------------------------------------------------------
 
