@@ -81,8 +81,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     # Few long rows are in parts: the parts of all calls are one launch, and what adds them up.
     "long_rows": (
         many(lambda x: x.norm()),
-        (rand(130, 128), rand(130, 128), rand(97, 200), rand(97, 200), rand(20, 30)),
-        2,
+        (rand(130, 128), rand(130, 128), rand(97, 200), rand(20, 30), rand(2, 3, 30)),
+        1,
+    ),
+    "norms_side_by_side": (
+        lambda *xs: torch.stack([x.norm() for x in xs]),
+        (rand(130, 128), rand(97, 200), rand(9000), rand(7), rand(20, 30)),
+        1,
     ),
     "tall_columns": (
         many(lambda x: x.square().mean(0)),

@@ -12,7 +12,7 @@ from litz.index import Expr, product, size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.build import BoundKernel
 from litz.kernel.nodes import extent, int_value
-from litz.kernel.opened import has_size, opened
+from litz.kernel.opened import numbers, opened, sized
 from litz.kernel.plan import KernelPlan
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.horizontal import arrange, verify_launches
@@ -67,7 +67,7 @@ class _Sharing:
         for g in (g for g in groups if g.name not in taken):
             plan = self.bound[g.name].plan
             if plan not in self.bodies:
-                self.bodies[plan] = opened(plan)
+                self.bodies[plan] = opened(plan, target.blocks)
             alike.setdefault(self.bodies[plan], []).append(g)
         kinds: dict[str, list[tuple[Joins, list[Group]]]] = {}
         for members in alike.values():
@@ -168,18 +168,18 @@ def _body(
 
     times: how often as large as they are to take them for.
     """
-    rows = tuple(map(_numbers, calls))
+    rows = tuple(_numbers(b, target) for b in calls)
     most = LIMIT
-    if has_size(calls[0].plan):
+    if sized(calls[0].plan, target.blocks):
         most = 1 << (max(int_value(row[-1]) for row in rows) - 1).bit_length()
     hints = [target.size([size_hint(e) for e in of]) * times for of in zip(*rows, strict=True)]
-    return opened(calls[0].plan, most, [min(h, LIMIT) for h in hints]), rows
+    hints = [min(h, LIMIT) for h in hints]
+    return opened(calls[0].plan, target.blocks, most, hints), rows
 
 
-def _numbers(call: BoundKernel) -> tuple[Expr, ...]:
-    """What a call takes as integers of its body, its size last where that is one."""
-    size = (extent(call.plan.parallel[0]),) if has_size(call.plan) else ()
-    return (*call.ints, *size)
+def _numbers(call: BoundKernel, target: Target) -> tuple[Expr, ...]:
+    """What a call takes as integers of its body, with those that are numbers."""
+    return (*call.ints, *numbers(call.plan, target.blocks))
 
 
 def joined(
@@ -202,7 +202,7 @@ def joined(
     else:
         alike: dict[KernelPlan, list[int]] = {}
         for i, g in enumerate(groups):
-            alike.setdefault(opened(bound[g.name].plan), []).append(i)
+            alike.setdefault(opened(bound[g.name].plan, target.blocks), []).append(i)
         order = tuple(i for members in alike.values() for i in members)
         bodies = [
             _shared([bound[groups[i].name] for i in m], device, target) for m in alike.values()
@@ -220,7 +220,7 @@ def _shared(calls: Sequence[BoundKernel], device: str, target: Target) -> Body:
     can = ((x, target.joins(x[0])) for x in tries)
     plan, rows = next(x for x, joins in can if joins is not None and len(calls) <= joins.most)
     kernel = replace(target.kernel(plan, device, ""), ways=None)  # the others are not for many
-    return Body(kernel, rows, has_size(calls[0].plan))
+    return Body(kernel, rows, len(numbers(calls[0].plan, target.blocks)))
 
 
 def _origins(groups: Sequence[Group], order: Sequence[int]) -> str:
@@ -245,9 +245,10 @@ def make_all(
             known[like] = joined(some, bound, target_of(some[0].device))
         kernel, order = known[like]
         own = [bound[name] for name in x.groups]
+        given = [_numbers(b, target_of(some[0].device)) for b in own]
         buffers = tuple(b for i, _ in order for b in own[i].buffers)
         ints = tuple(e for i, _ in order for e in own[i].ints)
-        between = tuple(t for i, k in order if k for t in temporaries(k, _numbers(own[i]), some[i]))
+        between = tuple(t for i, k in order if k for t in temporaries(k, given[i], some[i]))
         buffers += tuple(t.name for t in between)
         calls[x.groups[0]] = CallKernel(kernel.name, buffers, ints, x.groups[0], between)
         made.setdefault(kernel.name, kernel)

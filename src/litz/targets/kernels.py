@@ -135,12 +135,12 @@ class Kernel:
 class Body:
     """A kernel and the calls of it in one launch: the integers that each takes.
 
-    sized: whether the last is a size, which the launch knows and does not take.
+    known: so many of the last are numbers, which the launch knows and does not take.
     """
 
     kernel: Kernel
     rows: tuple[tuple[Expr, ...], ...]
-    sized: bool
+    known: int
 
 
 def bind_plans(schedule: Schedule) -> dict[str, BoundKernel]:

@@ -87,7 +87,7 @@ def joined(bodies: Sequence[Body], origins: str) -> TritonKernel:
             params += [replace(p, name=p.name + suffix) for p in plan.params]
             temporaries += [Param(t.name + suffix, t.dtype, "out") for t in recipe.temporaries]
             numbers = dict(zip(plan.ints, values, strict=True))
-            for e in plan.ints[: len(values) - body.sized]:
+            for e in plan.ints[: len(values) - body.known]:
                 assert isinstance(e, Symbol)
                 numbers[e] = symbol(f"{e.name}{suffix}", e.lo, e.hi, e.hint)
                 ints.append(numbers[e])
