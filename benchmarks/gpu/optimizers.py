@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], int]] = {
     "Rprop": (O.Rprop, CAPTURABLE, 7),
     # Numbers of whole tensors stand between what it reads, so that it reads parameters twice and
     # gradients three times.
-    "Adafactor": (O.Adafactor, {"foreach": True}, 6),
+    "Adafactor": (O.Adafactor, {}, 6),
     "Muon": (O.Muon, {}, 5),  # and its products, which are timed by themselves
 }
 FUSED = ("Adam", "AdamW", "AMSGrad", "SGD momentum", "SGD Nesterov", "Adagrad")
