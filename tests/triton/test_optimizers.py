@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -44,7 +44,7 @@ def launches(made: Trace) -> int:
 
 
 def stepping(
-    kind: Any, shapes: list[tuple[int, ...]], how: Mapping[str, Any]
+    kind: Any, shapes: Sequence[tuple[int, ...]], how: Mapping[str, Any]
 ) -> Callable[[], Callable[[], Any]]:
     """What makes an optimizer with state, and gives its step."""
 

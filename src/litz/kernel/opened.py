@@ -8,7 +8,7 @@ from dataclasses import replace
 from litz.index import Expr, Substitution, Symbol, symbol, var
 from litz.ir.body import Rewriter, Store
 from litz.kernel.blocks.reach import LIMIT
-from litz.kernel.nodes import extent, int_value
+from litz.kernel.nodes import extent, int_value, loaded, roots
 from litz.kernel.plan import Dim, KernelPlan
 
 SIZE = "n0"  # no size of a plan has this name
@@ -28,17 +28,24 @@ def sized(plan: KernelPlan, reduced: bool) -> Dim | None:
 
 
 def numbers(plan: KernelPlan, reduced: bool) -> tuple[Expr, ...]:
-    """What ``opened`` makes arguments of: where single elements lie that are stored, then the size.
+    """What ``opened`` makes arguments of: the size, and before it where single elements lie to
+    which dims are reduced.
 
     reduced: see ``sized``.
     """
     dim = sized(plan, reduced)
     size = () if dim is None else (extent(dim.var),)
-    return (*(s.index for s in plan.stores if reduced and _is_placed(s)), *size)
+    placed = _placed(plan) if reduced else ()
+    return (*(s.index for s in placed), *size)
 
 
-def _is_placed(s: Store) -> bool:
-    return s.index.is_const and not s.indirect and 0 <= int_value(s.index) < PLACES
+def _placed(plan: KernelPlan) -> tuple[Store, ...]:
+    if not plan.reduced:
+        return ()
+    single = [s for s in plan.stores if s.index.is_const and not s.indirect]
+    read = loaded(roots(plan.stores)) if single else ()
+    # What is read is read at its place.
+    return tuple(s for s in single if s.buffer not in read and 0 <= int_value(s.index) < PLACES)
 
 
 def opened(
@@ -58,11 +65,11 @@ def opened(
         assert isinstance(e, Symbol)
         known[e] = symbol(e.name, e.lo, e.hi, hint)
     ints = tuple(known.values())
-    places: list[Expr | None] = [None] * len(plan.stores)
-    for i, s in enumerate(plan.stores):
-        if reduced and _is_placed(s):
-            places[i] = symbol(f"place{i}", 0, PLACES)
-    ints += tuple(p for p in places if p is not None)
+    placed = _placed(plan) if reduced else ()
+    places: dict[tuple[str, Expr], Expr] = {}
+    for i, s in enumerate(placed):
+        places[s.buffer, s.index] = symbol(f"place{i}", 0, PLACES)
+    ints += tuple(places.values())
     if free is not None:
         ints += (symbol(SIZE, 1, most, hints[-1]),)
     sizes = Substitution(dict(known))
@@ -70,14 +77,16 @@ def opened(
         own = ints[-1] if d is free else sizes(extent(d.var))
         known[d.var] = var(str(d.var), own)
     rewriter = Rewriter(Substitution(known))
-    stores = map(rewriter.store, plan.stores)
+
+    def moved(s: Store) -> Store:
+        made = rewriter.store(s)
+        return replace(made, index=places.get((s.buffer, s.index), made.index))
+
     return replace(
         plan,
         dims=tuple(Dim(known[d.var], d.role) for d in plan.dims),
         ints=ints,
-        stores=tuple(
-            s if p is None else replace(s, index=p) for s, p in zip(stores, places, strict=True)
-        ),
+        stores=tuple(map(moved, plan.stores)),
         lane=None if plan.lane is None else known[plan.lane],
         tile=None if plan.tile is None else known[plan.tile],
     )

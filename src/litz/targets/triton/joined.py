@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from litz.dataclass import dataclass
-from litz.index import TRITON, Expr, Substitution, Symbol, ceildiv, product, render, symbol
+from litz.index import TRITON, Expr, Substitution, Symbol, Var, ceildiv, product, render, symbol
 from litz.ir.body import Load, walk
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
@@ -206,7 +206,7 @@ def _run_along(plan: KernelPlan) -> frozenset[str]:
     """The parameters that are not one element at one place: where they lie matters to blocks."""
     places = [(n.buffer, n.index) for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     places += [(s.buffer, s.index) for s in plan.stores]
-    return frozenset(name for name, e in places if not e.is_const)
+    return frozenset(name for name, e in places if any(isinstance(v, Var) for v in e.free))
 
 
 def _dispatch(
