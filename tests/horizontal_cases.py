@@ -78,5 +78,21 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "of_nothing": (many(lambda x: x + 1), (rand(0), rand(3), rand(0, 4), rand(5)), 3),
     "truth": (many(lambda x: (x > 0) & (x < 1)), (rand(5), rand(3), rand(9)), 1),
     "parts_of_one": (parts_of_one, (rand(5, 3), rand(5, 40), rand(5, 1), rand(5, 3)), 2),
+    # Few long rows are in parts: the parts of all calls are one launch, and what adds them up.
+    "long_rows": (
+        many(lambda x: x.norm()),
+        (rand(130, 128), rand(130, 128), rand(97, 200), rand(20, 30), rand(2, 3, 30)),
+        1,
+    ),
+    "norms_side_by_side": (
+        lambda *xs: torch.stack([x.norm() for x in xs]),
+        (rand(130, 128), rand(97, 200), rand(9000), rand(7), rand(20, 30)),
+        1,
+    ),
+    "tall_columns": (
+        many(lambda x: x.square().mean(0)),
+        (rand(1030, 30), rand(1030, 40), rand(1030, 30, dtype=BF16), rand(1030, 9)),
+        2,
+    ),
     "scans": (many(lambda x: torch.cumsum(x, 0)), (rand(50), rand(30), rand(20)), 1),
 }

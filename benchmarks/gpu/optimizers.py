@@ -28,6 +28,10 @@ from benchmarks.gpu.backends import backend_called
 
 O = torch.optim  # noqa: E741
 CAPTURABLE = {"capturable": True}
+# Reads numbers back from tensors, at which Dynamo ends its graph if it is not told to go on; and
+# once there is state, Dynamo moves its counts of steps to the GPU, where PyTorch lets it trace
+# optimizers with the argument ``capturable`` alone.
+READING = "Adafactor"
 # Optimizer, its arguments, and how many tensors of a parameter's size a step reads and writes.
 CASES: dict[str, tuple[Any, Mapping[str, Any], int]] = {
     "Adam": (O.Adam, CAPTURABLE, 7),
@@ -43,6 +47,10 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], int]] = {
     "Adamax": (O.Adamax, CAPTURABLE, 7),
     "ASGD": (O.ASGD, CAPTURABLE, 5),
     "Rprop": (O.Rprop, CAPTURABLE, 7),
+    # Numbers of whole tensors stand between what it reads, so that it reads parameters twice and
+    # gradients three times.
+    "Adafactor": (O.Adafactor, {}, 6),
+    "Muon": (O.Muon, {}, 5),  # and its products, which are timed by themselves
 }
 FUSED = ("Adam", "AdamW", "AMSGrad", "SGD momentum", "SGD Nesterov", "Adagrad")
 BASE = [(1024, 1024), (1024,), (4096, 512), (4096,), (511, 1021), (129,), (64, 3, 7, 7), (1,)]
@@ -59,10 +67,26 @@ def shapes(count: int) -> list[tuple[int, ...]]:
 def make(name: str, count: int, **how: Any) -> tuple[list[torch.nn.Parameter], Any]:
     kind, args, _ = CASES[name]
     g = torch.Generator("cuda").manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(s, generator=g, device="cuda")) for s in shapes(count)]
+    sizes = [s for s in shapes(count) if kind is not O.Muon or len(s) == 2]
+    params = [torch.nn.Parameter(torch.randn(s, generator=g, device="cuda")) for s in sizes]
     for p in params:
         p.grad = torch.randn(p.shape, generator=g, device="cuda")
-    return params, kind(params, **args, **how)
+    return params, kind(params, **args, **({} if kind is O.Muon else how))
+
+
+def products(params: list[torch.nn.Parameter], steps: int = 5) -> Callable[[], None]:
+    """The products of Muon's iterations alone."""
+    given = [p.detach().bfloat16().clone() for p in params]
+    given = [x.T if x.shape[0] > x.shape[1] else x for x in given]
+
+    def run() -> None:
+        for x in given:
+            for _ in range(steps):
+                gram = x @ x.T
+                gram = torch.addmm(gram, gram, gram, beta=-4.775, alpha=2.0315)
+                x = torch.addmm(x, gram, x, beta=3.4445)
+
+    return run
 
 
 def recorded(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
@@ -75,6 +99,11 @@ def recorded(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         step()
     return graph
+
+
+def replay(name: str, step: Callable[[], Any]) -> Callable[[], Any]:
+    """A step as a CUDA graph; as it is where it reads numbers back, as no graph can."""
+    return step if name == READING else recorded(step).replay
 
 
 @contextmanager
@@ -135,20 +164,24 @@ def timed(name: str, count: int, backend: str, like: list[torch.nn.Parameter], l
     compiled: Any = torch.compile
     step = compiled(optimizer.step, backend=backend)
     start = time.perf_counter()
-    with torch.no_grad():
-        optimizer.step()  # state is made; the compiled step is the second
+    reading = torch._dynamo.config.patch(capture_scalar_outputs=name == READING)
+    with torch.no_grad(), reading:
+        # State is made; the compiled step is the second.
+        (step if name == READING else optimizer.step)()
         step()
         torch.cuda.synchronize()
     first = time.perf_counter() - start
     off = worst(params, like)
     started = kernels(step)
-    ms = milliseconds(recorded(step).replay, lock)
+    ms = milliseconds(replay(name, step), lock)
     return f"{ms:8.4f} ms, {started:4} kernels, {first:5.1f} s to compile, off by {off:.1e}"
 
 
 def report(name: str, count: int, rate: float, peer: bool, lock: str) -> None:
     params, optimizer = make(name, count, foreach=True)
     floor = CASES[name][2] * sum(p.nbytes for p in params) / rate
+    if name == "Muon":
+        floor += milliseconds(recorded(products(params)).replay, lock)
     for _ in range(2):
         optimizer.step()
     print(f"{name}: floor {floor:.4f} ms", flush=True)
@@ -161,8 +194,8 @@ def report(name: str, count: int, rate: float, peer: bool, lock: str) -> None:
         try:
             _, eager = make(name, count, **{kind: True})
             eager.step()
-            replay = recorded(eager.step).replay
-            print(f"  {kind:9}{milliseconds(replay, lock):8.4f} ms", flush=True)
+            run = replay(name, eager.step)
+            print(f"  {kind:9}{milliseconds(run, lock):8.4f} ms", flush=True)
         except Exception as e:
             print(f"  {kind:9}{type(e).__name__}: {str(e)[:100]}", flush=True)
 

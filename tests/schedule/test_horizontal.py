@@ -99,6 +99,40 @@ def test_calls_of_operators_stay_where_they_are() -> None:
     assert [x.name for x in found.steps] == [x.name for x in s.steps]
 
 
+def called(count: int, target: str = "aten.sin.out") -> Schedule:
+    """Some tensors, each with a kernel before a call of an operator and one behind it."""
+    body = "".join(
+        loops(f"loops{2 * k}", f"a{k}", f"b{k}", 4)
+        + f'  call{k} = extern {target}(b{k}) -> (c{k}) @cpu out from (x) because "a test"\n'
+        + loops(f"loops{2 * k + 1}", f"c{k}", f"d{k}", 4)
+        for k in range(count)
+    )
+    given = {f"{n}{k}": 4 for k in range(count) for n in "ad"}
+    temps = {f"{n}{k}": 4 for k in range(count) for n in "bc"}
+    return schedule(program(given, temps, body), UNFUSED)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_launches_are_shared_across_calls_where_that_saves_many(count: int) -> None:
+    s = called(count)
+    found = arrange(s, all_of_them)
+    verify_launches(s, found)
+    if count == 3:
+        assert found.steps == s.steps
+        assert [x.groups for x in found.horizontal] == [("group2", "group3"), ("group5", "group6")]
+    else:
+        assert [len(x.groups) for x in found.horizontal] == [count, count]
+        names = ["group", "call", "group"]
+        assert [n.rstrip("0123456789") for n in (x.name for x in found.steps)] == [
+            n for n in names for _ in range(count)
+        ]
+
+
+def test_calls_with_effects_of_their_own_end_a_run() -> None:
+    s = called(12, "aten.bernoulli.out")
+    assert arrange(s, all_of_them).steps == s.steps
+
+
 def test_a_partition_of_the_user_keeps_numbers_apart() -> None:
     s = schedule(in_place(4), UNFUSED)
     found = arrange(s, all_of_them, {"group0": 1, "group4": 1, "group2": 7})

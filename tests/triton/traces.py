@@ -104,11 +104,12 @@ def trace(
     training: bool = True,
     dynamic: bool = False,
     model: bool = False,
+    fullgraph: bool = True,
     **options: Any,
 ) -> list[Trace]:
     """The graphs of a program: forward, then backward if it trains.
 
-    model: ``fn`` makes the module to call.  options: Litz's.
+    model: ``fn`` makes the module to call.  fullgraph: Dynamo makes one of it.  options: Litz's.
     """
     found: list[Trace] = []
 
@@ -129,7 +130,7 @@ def trace(
         with torch.device("cuda"):
             called = fn() if model else fn
         compiled = torch.compile(
-            called, backend="litz", dynamic=dynamic, fullgraph=True,
+            called, backend="litz", dynamic=dynamic, fullgraph=fullgraph,
             options={"check_ir": True, "repro_dir": tempfile.gettempdir(), **options},
         )  # fmt: skip
         with torch.set_grad_enabled(training):

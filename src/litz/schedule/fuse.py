@@ -247,6 +247,7 @@ class Fusion:
         self.settings = settings
         self.roots = {name: program.root(name) for name in program.buffers}
         self.bytes = {name: bytes_hint(b) for name, b in program.buffers.items()}
+        self.single = {n for n, b in program.buffers.items() if self.bytes[n] == b.dtype.bytes}
         self.deps: Dependencies = dependencies(program, self.roots)
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
@@ -309,6 +310,11 @@ class Fusion:
                 readers, writers = (
                     sorted(some, key=lambda k: self.groups[k].first) for some in (readers, writers)
                 )
+                if self.roots[x] in self.single:
+                    # Loops that share no more had better share a launch: one that goes through the
+                    # memory of all of them at once is slower.
+                    spaces = {k: self.groups[k].space for k in readers}
+                    readers = [k for k, s in spaces.items() if not (s.axes or s.reduce_axes)]
                 pairs = [
                     (p, q) for n, p in enumerate(readers) for q in readers[n + 1 : n + 5] if p != q
                 ]
@@ -325,10 +331,16 @@ class Fusion:
         return sorted(out)
 
     def _beside(self, buffer: str, a: int, b: int) -> bool:
-        """Whether two groups write parts of a buffer that lie side by side all along."""
+        """Whether two groups write parts of a buffer that lie side by side all along.
+
+        Of single elements next to each other nothing is gained: kernels by themselves, of one
+        source or of parts that share launches, serve better.
+        """
         stores = [self.groups[k].plain_store(buffer) for k in (a, b)]
         first, second = (s.index if s is not None else None for s in stores)
-        return first is not None and second is not None and _is_near(first, second)
+        if first is None or second is None or first.is_const:
+            return False
+        return _is_near(first, second)
 
     # --- one merge ----------------------------------------------------------------------------
 

@@ -1,20 +1,21 @@
 """Horizontal groups: independent kernels of a schedule that one launch runs.
 
-Steps between two calls of operators form a run.  Each has a depth in it: the longest chain of steps
-before it that it has to follow.  Steps of one depth need nothing of each other; who can share a
-launch among them is the target's to say.  Its members then run one after the other, in the place of
-the first, behind all that any of them follows.
+Steps between two calls of operators form a run; where that saves many launches, with those calls
+among them that do no more than fill memory, as products of matrices do.  Each step has a depth in
+its run: the longest chain of steps before it that it has to follow.  Steps of one depth need
+nothing of each other; who can share a launch among them is the target's to say.  Its members then
+run one after the other, in the place of the first, behind all that any of them follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.ir.program import Extern
-from litz.schedule.dependencies import Touched, hazards, memory_of, peak, touched
+from litz.schedule.dependencies import Touched, effects_of, hazards, memory_of, peak, touched
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
@@ -24,6 +25,7 @@ Needs = Sequence[Mapping[int, None]]
 """For each step of a run those that it has to follow, by number."""
 SLACK = 1 << 20  # bytes of temporaries that more may live at once than without horizontal groups
 PART = 16  # or this part of all memory
+MANY = 8  # launches saved, for which a step may run far from the call whose result it finds cached
 
 
 def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None = None) -> Schedule:
@@ -37,11 +39,22 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     used = touched(schedule.program, schedule.steps, memory.memory)
     steps: list[Step] = []
     launches: list[HorizontalGroup] = []
-    todo = list(_runs(schedule.steps))[::-1]
+
+    def find(run: Sequence[Step]) -> tuple[Needs, list[HorizontalGroup]]:
+        needs = [*hazards(used[step.name] for step in run)]
+        return needs, [] if len(run) < 2 else _find(run, needs, share, numbers or {})
+
+    free = {s.name for s in schedule.steps if isinstance(s, Extern) and _only_fills(s, schedule)}
+    todo = list(_runs(schedule.steps, free))[::-1]
     while todo:
         run = todo.pop()
-        needs = [*hazards(used[step.name] for step in run)]
-        found = [] if len(run) < 2 else _find(run, needs, share, numbers or {})
+        needs, found = find(run)
+        short = list(_runs(run)) if not free.isdisjoint(s.name for s in run) else []
+        if len(short) > 1:
+            saved = _saved(found) - MANY
+            if saved < 0 or saved < sum(_saved(find(part)[1]) for part in short):
+                todo += short[::-1]
+                continue
         if not found:
             steps += run
             continue
@@ -113,17 +126,31 @@ def _versions(used: Mapping[str, Touched], steps: Iterable[Step]) -> dict[str, o
     return out
 
 
-def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """The steps between calls of operators, and each of these."""
+def _runs(steps: Sequence[Step], inside: Collection[str] = ()) -> Iterator[list[Step]]:
+    """The steps between calls of operators, and each of these.  inside: calls that end no run."""
     run: list[Step] = []
     for step in steps:
-        if isinstance(step, Extern):
+        if isinstance(step, Extern) and step.name not in inside:
             yield from ([run] if run else [])
             run = []
             yield [step]
         else:
             run.append(step)
     yield from ([run] if run else [])
+
+
+def _only_fills(call: Extern, schedule: Schedule) -> bool:
+    """Whether a call does nothing but fill memory that the program allocated."""
+    numbers = call.symbols or call.sizes or call.checks
+    return (
+        call.out_variant
+        and not (numbers or call.mutates or call.bodies)
+        and not effects_of(call, schedule.program)
+    )
+
+
+def _saved(found: Iterable[HorizontalGroup]) -> int:
+    return sum(len(x.groups) - 1 for x in found)
 
 
 def _find(

@@ -12,11 +12,11 @@ from litz.index import Expr, product, size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.build import BoundKernel
 from litz.kernel.nodes import extent, int_value
-from litz.kernel.opened import has_size, opened
+from litz.kernel.opened import numbers, opened, sized
 from litz.kernel.plan import KernelPlan
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.horizontal import arrange, verify_launches
-from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of
+from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of, temporaries
 
 TargetOf = Callable[[str], Target]
 READERS = 6  # of one buffer: more share what is small
@@ -67,7 +67,7 @@ class _Sharing:
         for g in (g for g in groups if g.name not in taken):
             plan = self.bound[g.name].plan
             if plan not in self.bodies:
-                self.bodies[plan] = opened(plan)
+                self.bodies[plan] = opened(plan, target.blocks)
             alike.setdefault(self.bodies[plan], []).append(g)
         kinds: dict[str, list[tuple[Joins, list[Group]]]] = {}
         for members in alike.values():
@@ -168,22 +168,27 @@ def _body(
 
     times: how often as large as they are to take them for.
     """
-    rows = tuple(b.ints for b in calls)
+    rows = tuple(_numbers(b, target) for b in calls)
     most = LIMIT
-    if has_size(calls[0].plan):
-        sizes = [extent(b.plan.parallel[0]) for b in calls]
-        rows = tuple((*ints, n) for ints, n in zip(rows, sizes, strict=True))
-        most = 1 << (max(map(int_value, sizes)) - 1).bit_length()
+    if sized(calls[0].plan, target.blocks):
+        most = 1 << (max(int_value(row[-1]) for row in rows) - 1).bit_length()
     hints = [target.size([size_hint(e) for e in of]) * times for of in zip(*rows, strict=True)]
-    return opened(calls[0].plan, most, [min(h, LIMIT) for h in hints]), rows
+    hints = [min(h, LIMIT) for h in hints]
+    return opened(calls[0].plan, target.blocks, most, hints), rows
+
+
+def _numbers(call: BoundKernel, target: Target) -> tuple[Expr, ...]:
+    """What a call takes as integers of its body, with those that are numbers."""
+    return (*call.ints, *numbers(call.plan, target.blocks))
 
 
 def joined(
     groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
-) -> tuple[Kernel, tuple[int, ...]]:
-    """The kernel that one launch of some groups runs.
+) -> tuple[Kernel, tuple[tuple[int, Kernel | None], ...]]:
+    """The kernel that one launch of some groups runs, as many as its bodies have parts.
 
-    Gives the order too in which it takes the groups' buffers and integers.
+    Gives the order too in which it takes the groups' buffers and integers, with the body of each
+    whose memory between parts it takes behind those.
     """
     device = groups[0].device
     # Of more groups a pair would leave some out.
@@ -191,27 +196,31 @@ def joined(
     if pair is not None:
         a, b, block = pair
         order: tuple[int, ...] = (groups.index(a), groups.index(b))
+        of: dict[int, Kernel] = {}
         first, second = (target.kernel(bound[g.name].plan, device, "") for g in (a, b))
         kernel = target.stepped(first, second, block, _origins(groups, order))
     else:
         alike: dict[KernelPlan, list[int]] = {}
         for i, g in enumerate(groups):
-            alike.setdefault(opened(bound[g.name].plan), []).append(i)
+            alike.setdefault(opened(bound[g.name].plan, target.blocks), []).append(i)
         order = tuple(i for members in alike.values() for i in members)
         bodies = [
             _shared([bound[groups[i].name] for i in m], device, target) for m in alike.values()
         ]
+        of = {i: b.kernel for b, m in zip(bodies, alike.values(), strict=True) for i in m}
         kernel = target.joined(bodies, device, _origins(groups, order))
     plans = tuple(bound[groups[i].name].plan for i in order)
-    return replace(kernel, members=plans), order
+    return replace(kernel, members=plans), tuple((i, of.get(i)) for i in order)
 
 
 def _shared(calls: Sequence[BoundKernel], device: str, target: Target) -> Body:
     """The body of calls that differ in sizes alone."""
     # A part of what may share a launch can be so little that it would be divided otherwise.
     tries = (_body(calls, target, n) for n in (1, 16, 256))
-    plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
-    return Body(target.kernel(plan, device, ""), rows, has_size(calls[0].plan))
+    can = ((x, target.joins(x[0])) for x in tries)
+    plan, rows = next(x for x, joins in can if joins is not None and len(calls) <= joins.most)
+    kernel = replace(target.kernel(plan, device, ""), ways=None)  # the others are not for many
+    return Body(kernel, rows, len(numbers(calls[0].plan, target.blocks)))
 
 
 def _origins(groups: Sequence[Group], order: Sequence[int]) -> str:
@@ -226,7 +235,7 @@ def make_all(
     inside = {name for x in schedule.horizontal for name in x.groups}
     alone = (s for s in schedule.steps if s.name not in inside)
     calls, kernels = kernels_of(alone, bound, target_of)
-    known: dict[object, tuple[Kernel, tuple[int, ...]]] = {}
+    known: dict[object, tuple[Kernel, tuple[tuple[int, Kernel | None], ...]]] = {}
     made: dict[str, Kernel] = {}
     members: dict[str, list[str]] = {}
     for x in schedule.horizontal:
@@ -236,9 +245,12 @@ def make_all(
             known[like] = joined(some, bound, target_of(some[0].device))
         kernel, order = known[like]
         own = [bound[name] for name in x.groups]
-        buffers = tuple(b for i in order for b in own[i].buffers)
-        ints = tuple(e for i in order for e in own[i].ints)
-        calls[x.groups[0]] = CallKernel(kernel.name, buffers, ints, x.groups[0])
+        given = [_numbers(b, target_of(some[0].device)) for b in own]
+        buffers = tuple(b for i, _ in order for b in own[i].buffers)
+        ints = tuple(e for i, _ in order for e in own[i].ints)
+        between = tuple(t for i, k in order if k for t in temporaries(k, given[i], some[i]))
+        buffers += tuple(t.name for t in between)
+        calls[x.groups[0]] = CallKernel(kernel.name, buffers, ints, x.groups[0], between)
         made.setdefault(kernel.name, kernel)
         members.setdefault(kernel.name, []).extend(x.groups)
     launches = (replace(k, groups=tuple(members[name])) for name, k in made.items())

@@ -135,12 +135,12 @@ class Kernel:
 class Body:
     """A kernel and the calls of it in one launch: the integers that each takes.
 
-    sized: whether the last is a size, which the launch knows and does not take.
+    known: so many of the last are numbers, which the launch knows and does not take.
     """
 
     kernel: Kernel
     rows: tuple[tuple[Expr, ...], ...]
-    sized: bool
+    known: int
 
 
 def bind_plans(schedule: Schedule) -> dict[str, BoundKernel]:
@@ -177,13 +177,13 @@ def kernels_of(
             # Plans that differ in what their sizes may be can still have one source.
             found = known[bound.plan, g.device] = named.setdefault(made.name, made)
         groups.setdefault(found.name, []).append(g.name)
-        temporaries = _temporaries(found, bound.ints, g)
-        buffers = (*bound.buffers, *(b.name for b in temporaries))
-        calls[g.name] = CallKernel(found.name, buffers, bound.ints, g.name, temporaries)
+        between = temporaries(found, bound.ints, g)
+        buffers = (*bound.buffers, *(b.name for b in between))
+        calls[g.name] = CallKernel(found.name, buffers, bound.ints, g.name, between)
     return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in named.values())
 
 
-def _temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group | Template) -> tuple[Buffer, ...]:
+def temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group | Template) -> tuple[Buffer, ...]:
     """The memory between the parts of a kernel, of the sizes that it has in one call.
 
     No name of a program has a point.

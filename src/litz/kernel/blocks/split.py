@@ -30,6 +30,7 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
+from litz.kernel.opened import SIZE
 from litz.kernel.parts import Parts
 from litz.kernel.passes import along_passes, by_level
 from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
@@ -67,7 +68,8 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
         return None
     if any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
-    if not product(extent(v) for v in plan.reduced).is_const:
+    size = product(extent(v) for v in plan.reduced)
+    if not size.is_const and str(size) != SIZE:
         return None
     kept = () if positional else _kept(plan, reduces)
     parts = _parts(plan, kept, wanted)

@@ -42,7 +42,7 @@ def joined(bodies: Sequence[Body], name: str) -> str:
             f"{name}_{k}_call(ptrs + {pointers} + {each} * k, own + {len(own)} + {wide} * k);"
         )
         for row in body.rows:
-            given = len(row) - body.sized
+            given = len(row) - body.known
             own += [f"ints[{i}]" for i in range(ints, ints + given)]
             own += map(str, row[given:])
             ints += given

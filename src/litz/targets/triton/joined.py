@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from litz.dataclass import dataclass
-from litz.index import TRITON, Expr, Substitution, Symbol, ceildiv, product, render, symbol
+from litz.index import TRITON, Expr, Substitution, Symbol, Var, ceildiv, product, render, symbol
 from litz.ir.body import Load, walk
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
@@ -40,50 +40,64 @@ _TYPES |= {f"i{b}": f"int{b}" for b in (8, 16, 32, 64)}
 
 
 def cells_of(recipe: BlockRecipe) -> int:
-    """The cells of a table that a call takes."""
-    return 1 + len(recipe.plan.params) + len(recipe.plan.ints)
+    """The cells of a table that a call takes at most."""
+    return 1 + len(recipe.plan.params) + len(recipe.temporaries) + len(recipe.plan.ints)
 
 
 def calls_in(room: int, recipe: BlockRecipe) -> int:
-    """How many calls of a kernel can be a launch's, whose arguments may take ``room`` bytes."""
-    if len(recipe.kernels) != 1 or recipe.plan.skeleton is not None or recipe.style.block_pointers:
+    """How many calls of a kernel can be a launch's, whose arguments may take ``room`` bytes.
+
+    A kernel in parts, as few long rows have, is as many launches.
+    """
+    several = len(recipe.kernels) != 1
+    if several and (not recipe.kernels or any(k.form == "lookback" for k in recipe.kernels)):
+        return 0
+    if recipe.plan.skeleton is not None or recipe.style.block_pointers:
         return 0
     return room // CELL // cells_of(recipe) // ROWS * ROWS if recipe.plan.params else 0
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What a call takes: pointers, then scalars, and its plan's integers in the kernel's."""
+    """What a call takes: names for its parameters, and its plan's integers in the kernel's."""
 
-    names: tuple[str, ...]
+    suffix: str
     numbers: Mapping[Expr, Expr]
 
 
 def joined(bodies: Sequence[Body], origins: str) -> TritonKernel:
-    """The kernel of all calls of some bodies."""
+    """The kernel of all calls of some bodies.
+
+    Of bodies in parts all first parts are one launch, then all second ones; behind the parameters
+    of all calls stands the memory between the parts of each.
+    """
     params: list[Param] = []
+    temporaries: list[Param] = []
     ints: list[Expr] = []
+    recipes: list[BlockRecipe] = []
     calls: list[list[_Call]] = []
     for k, body in enumerate(bodies):
-        plan = body.kernel.plan
+        recipe = body.kernel.recipe
+        assert isinstance(recipe, BlockRecipe)
+        recipes.append(recipe)
         calls.append([])
+        plan = recipe.plan
         for row, values in enumerate(body.rows):
-            own = [replace(p, name=f"{p.name}_{k}_{row}") for p in plan.params]
-            params += own
+            suffix = f"_{k}_{row}"
+            params += [replace(p, name=p.name + suffix) for p in plan.params]
+            temporaries += [Param(t.name + suffix, t.dtype, "out") for t in recipe.temporaries]
             numbers = dict(zip(plan.ints, values, strict=True))
-            for e in plan.ints[: len(values) - body.sized]:
+            for e in plan.ints[: len(values) - body.known]:
                 assert isinstance(e, Symbol)
-                numbers[e] = symbol(f"{e.name}_{k}_{row}", e.lo, e.hi, e.hint)
+                numbers[e] = symbol(f"{e.name}{suffix}", e.lo, e.hi, e.hint)
                 ints.append(numbers[e])
-            ordered = sorted(own, key=lambda p: p.by_value)  # pointers first
-            calls[-1].append(_Call(tuple(p.name for p in ordered), numbers))
-    made = []
-    for body in bodies:
-        (plan_in_blocks,) = body.kernel.recipe.kernels
-        assert isinstance(plan_in_blocks, BlockPlan)
-        made.append(plan_in_blocks)
-    launch = _of_widths(made, calls, origins)
-    return TritonKernel(tuple(params), tuple(ints), (launch,))
+            calls[-1].append(_Call(suffix, numbers))
+    launches = []
+    for part in range(max(len(r.kernels) for r in recipes)):
+        here = [(r, own) for r, own in zip(recipes, calls, strict=True) if part < len(r.kernels)]
+        made = [r.kernels[part] for r, _ in here]
+        launches.append(_of_widths(made, [own for _, own in here], origins))
+    return TritonKernel((*params, *temporaries), tuple(ints), tuple(launches))
 
 
 def in_memory(launch: Launch) -> str:
@@ -145,7 +159,7 @@ class _Form:
     def body(self, k: int, base: int) -> Launch:
         """Print the functions of a body, and give its part of the table."""
         made, name = replace(self.made[k], reaches=None), f"{NAME}_{k}"
-        sized = made.form == "once" and any(str(e) == SIZE for e in made.plan.ints)
+        sized = made.form == "once" and str(made.axes.all[-1].size) == SIZE
         if sized:  # the dispatch tells blocks that lie inside apart, so that neither part does
             made = replace(made, inside=False)
         one = print_launch(made, f"{name}_rest", Style())
@@ -159,7 +173,7 @@ class _Form:
         rows = tuple(
             Row(
                 Substitution(c.numbers)(product(counts)),
-                c.names,
+                tuple(p.name + c.suffix for p in (*one.pointers, *one.scalars)),
                 tuple(c.numbers[e] for e in one.ints),
             )
             for c in own
@@ -192,7 +206,7 @@ def _run_along(plan: KernelPlan) -> frozenset[str]:
     """The parameters that are not one element at one place: where they lie matters to blocks."""
     places = [(n.buffer, n.index) for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     places += [(s.buffer, s.index) for s in plan.stores]
-    return frozenset(name for name, e in places if not e.is_const)
+    return frozenset(name for name, e in places if any(isinstance(v, Var) for v in e.free))
 
 
 def _dispatch(

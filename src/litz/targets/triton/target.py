@@ -56,9 +56,11 @@ class Triton:
         recipe = choose(plan, self.style)
         if not (most := calls_in(self.room, recipe)):
             return None
-        (made,) = recipe.kernels
-        kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
-        return Joins(kind, most, BODIES, LARGE, ROWS)
+        kinds = [
+            f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
+            for made in recipe.kernels
+        ]
+        return Joins(", then ".join(kinds), most, BODIES, LARGE, ROWS)
 
     def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
         return 0
@@ -71,12 +73,13 @@ class Triton:
 
     def joined(self, bodies: Sequence[Body], device: str, origins: str) -> Kernel:
         made = joined(bodies, origins)
-        (launch,) = made.launches
         index = device.partition(":")[2] or "0"
-        base = content_key(*launch.sources(), launch.layout())[:16]
+        base = content_key(*(part for x in made.launches for part in (*x.sources(), x.layout())))[
+            :16
+        ]
         name = f"k{base}" + (f"_{index}" if index != "0" else "")
         first, kernels = bodies[0].kernel, tuple(b.kernel for b in bodies)
-        source = "\n\n".join(launch.sources())
+        source = "\n\n".join(made.sources())
         return Kernel(
             name, first.plan, source, (), self, first.recipe, device, made, bodies=kernels
         )
