@@ -29,6 +29,7 @@ DETACH: Final = aten.detach.default
 AS_STRIDED: Final = aten.as_strided.default
 SLICE: Final = aten.slice.Tensor
 WHY_DETACHED: Final = "a result is a view of all of another"
+WHY_FOREIGN: Final = "a result is no view in autograd's eyes"
 WHY_COUNTED: Final = "PyTorch counts who writes what the backward pass reads"
 
 
@@ -56,17 +57,23 @@ class Outputs:
         return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
 
     def detach_views(self, done: dict[FxNode, object]) -> None:
-        """Views that are all of a later result are tensors of their own.
+        """Views that are all of a later result are tensors of their own, as are ATen's views.
 
         The later one may be what AOTAutograd makes other results from, as its views with
         gradients, and autograd knows results without gradients by their identity.
         """
+        buffers = self.low.b.buffers
         later: set[object] = set()
         for n, ref in reversed(done.items()):
-            if ref not in later or viewed(n) is None:
+            if not isinstance(ref, TensorRef) or viewed(n) is None:
                 later.add(ref)
-            elif isinstance(ref, TensorRef) and is_whole(ref, self.low.b.buffers):
+                continue
+            own = buffers[ref.buffer]
+            if own.kind == "opaque" or own.alias is not None and is_whole(ref, buffers):
+                done[n] = self.call(n, DETACH, ref, (), ref, WHY_FOREIGN)
+            elif ref in later and is_whole(ref, buffers):
                 done[n] = self.call(n, DETACH, ref, (), ref, WHY_DETACHED)
+            later.add(ref)
 
     def count_writes(self, output: FxNode, done: dict[FxNode, object]) -> None:
         """What shares memory with a saved value is told to PyTorch where PyTorch hands it out.
@@ -115,10 +122,11 @@ class Outputs:
     ) -> TensorRef:
         """A view that an operator makes, with the layout of ``like``."""
         b = self.low.b
-        device = b.buffers[of.buffer].device
-        made = b.new_buffer(of.dtype, like.shape, like.strides, device, "extern", alias=of.buffer)
+        own = b.buffers[of.buffer]
+        kind = "opaque" if own.kind == "opaque" else "extern"
+        made = b.new_buffer(of.dtype, like.shape, like.strides, own.device, kind, alias=own.name)
         b.origins = self.low.sources[n]
-        b.extern(op, (of, *args), (made.name,), device, why)
+        b.extern(op, (of, *args), (made.name,), own.device, why)
         return made.whole
 
     def own(self, results: list[FxNode]) -> None:
