@@ -46,7 +46,9 @@ CHECK_POSITIONS: Final = frozenset(
 # Ops that write into a part, which must lie inside.
 WRITE_PARTS: Final = frozenset(("select_scatter", "slice_scatter"))
 # Ops that have no value over nothing, where eager raises; and more by how their names begin.
-NEED_ELEMENTS: Final = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "aminmax"))
+NEED_ELEMENTS: Final = frozenset(
+    "max min amax amin argmax argmin aminmax median nanmedian kthvalue".split()
+)
 NEED_ELEMENTS_PREFIXES: Final = (
     "max_pool", "avg_pool", "_adaptive_avg_pool", "upsample_", "_upsample_", "grid_sampler_",
     "reflection_pad", "replication_pad",
@@ -84,7 +86,7 @@ def _is_unbacked(size: Expr) -> bool:
 
 
 def _perhaps_none(size: Expr) -> bool:
-    return not size.is_const and not provably_le(ONE, size)
+    return not provably_le(ONE, size)
 
 
 def _beyond(n: FxNode, tensors: Sequence[TensorValue], results: Sequence[Result | None]) -> bool:
