@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.calls import leaves, op_name
-from litz.index import Expr, Symbol, provably_le
+from litz.index import ZERO, Expr, Symbol, provably_le
 from litz.ir.dtype import BOOL, F16, DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Unsupported
@@ -72,6 +72,7 @@ def check(
     if name in WRITE_PARTS and any(_is_unbacked(s) for v in tensors for s in v.shape):
         raise Unsupported("a write into a part that perhaps lies outside")
     needs_elements = name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_PREFIXES)
+    needs_elements = needs_elements and not any(e is ZERO for e in made)
     if needs_elements and any(_perhaps_none(s) for v in tensors for s in v.shape):
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
