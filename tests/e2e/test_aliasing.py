@@ -313,6 +313,8 @@ SHOWN: list[Fn] = [
     lambda x: (y := x > 0, (torch.where(y, x.sin(), x).sum(), y.view(-1)))[1],
     lambda x: (x.mul(2).sum(), x.exp().flatten()),
     lambda x: (x.mul(2).sum(), *x.exp().chunk(2)),
+    lambda x: (x.sin().sum(), x.chunk(2)[1]),
+    lambda x: (y := torch.cat((x, x))[1:5], (F.silu(y).sum(), y))[1],
     lambda x: (x.mul(2).sum(), torch.complex(x, x).exp()[1:]),
     lambda x: (y := x.exp(), (y.sum(), torch.view_as_real(torch.complex(y, y)).sum(), y.data.T))[1],
 ]

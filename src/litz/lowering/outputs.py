@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import field, replace
 from typing import Final
 
@@ -88,13 +89,16 @@ class Outputs:
             if isinstance(n, FxNode):
                 kinds.setdefault(n, set()).add(kind)
         for n, ref in done.items():
-            if isinstance(ref, TensorRef) and b.buffers[b.root(ref.buffer)].kind != "input":
+            if isinstance(ref, TensorRef):
                 together.setdefault(b.root(ref.buffer), []).append((n, ref))
-        for views in together.values():
+        for root, views in together.items():
+            given = b.buffers[root].kind == "input"
             shown = any(kinds[n] != {"saved"} for n, _ in views)
-            for n, ref in views if shown and len(views) > 1 else ():
-                known = is_whole(ref, b.buffers) or ref.dtype is not b.buffers[ref.buffer].dtype
-                if not known and kinds[n] != {"made anew"}:
+            several = sum(len(kinds[n]) for n, _ in views) > 1
+            for n, ref in views if shown and several else ():
+                anew = kinds[n] == {"made anew"} or given and not _handed_out(n, kinds[n])
+                alike = ref.dtype is b.buffers[ref.buffer].dtype
+                if alike and not anew and not is_whole(ref, b.buffers):
                     done[n] = self.view(n, ref)
 
     def view(self, n: FxNode, ref: TensorRef) -> TensorRef:
@@ -179,6 +183,13 @@ class Outputs:
         self.low.note(n, v)
         self.owners[self.low.b.root(v.memory.buffer)] = own
         return v.memory
+
+
+def _handed_out(n: FxNode, kinds: set[str]) -> bool:
+    """Whether PyTorch hands out a view of an argument: it makes all anew but parts of ``chunk``."""
+    while (source := viewed(n)) is not None and n.target is not operator.getitem:
+        n = source
+    return source is not None and kinds != {"saved"}
 
 
 def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> TensorValue:
