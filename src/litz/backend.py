@@ -134,6 +134,8 @@ def compile_with(
                     call = _agreed(graph, options, stages, kind, name)
             if stages.wrong_metadata:
                 wrong.append(stages.fallback)
+            if kind == "forward" and not stages.fallback:
+                dynamo.results_are_no_views()
             report_guards(guards, lambda: dynamo.guards(graph))
             call = _finished(call, recorder, stages, kind)
             artifact = None if stages.fallback or stages.timer else stages.artifact

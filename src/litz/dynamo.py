@@ -192,6 +192,17 @@ def keep_saved_tensors() -> None:
         known.bw_donated_idxs = []
 
 
+def results_are_no_views() -> None:
+    """Tell AOTAutograd that the forward graph that it has compiled returns tensors, not views.
+
+    It would make them into such by a call that hides from autograd what they share memory with, so
+    that nobody were told who writes into what the backward pass reads.
+    """
+    context: Any = torch._guards.TracingContext.try_get()
+    if (known := getattr(context, "fw_metadata", None)) is not None:
+        known.num_unsafe_view_outputs, known.unsafe_view_out_indices = 0, []
+
+
 def guard_dual_level() -> None:
     """Have Dynamo compile again what is called in another level of forward-mode AD than now.
 

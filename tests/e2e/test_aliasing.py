@@ -302,3 +302,39 @@ def test_views_keep_their_gradients_beside_a_detached_result(dtype: torch.dtype)
     results[2].add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(sums[0], x)
+
+
+SHOWN: list[Fn] = [
+    lambda x: (y := x * 1, (y.sin().sum(), y.detach().view(-1)))[1],
+    lambda x: (y := x * 1, (y.sin().sum(), y.detach()[1:].t()))[1],
+    lambda x: (y := x.sigmoid(), (y.sum(), y.detach()[:, 2], y.detach().t()))[1],
+    lambda x: (y := x.sort(1), (y.values.pow(2).sum(), y.indices[:, 0]))[1],
+    lambda x: (y := x.max(1), (y.values.sum(), y.indices))[1],
+    lambda x: (y := x > 0, (torch.where(y, x.sin(), x).sum(), y.view(-1)))[1],
+    lambda x: (x.mul(2).sum(), x.exp().flatten()),
+    lambda x: (x.mul(2).sum(), *x.exp().chunk(2)),
+    lambda x: (x.sin().sum(), x.chunk(2)[1]),
+    lambda x: (y := torch.cat((x, x))[1:5], (F.silu(y).sum(), y))[1],
+    lambda x: (x.mul(2).sum(), torch.complex(x, x).exp()[1:]),
+    lambda x: (y := x.exp(), (y.sum(), torch.view_as_real(torch.complex(y, y)).sum(), y.data.T))[1],
+]
+
+
+@pytest.mark.parametrize("fn", some(SHOWN, 5))
+@pytest.mark.parametrize("host", ["python", "auto"])
+def test_writes_to_views_of_what_is_saved_are_seen(fn: Fn, host: str) -> None:
+    """Autograd counts them, as in eager mode, and refuses to go on with other numbers."""
+
+    def total(results: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([v.sum().abs() for v in results if v.requires_grad]).sum()
+
+    x = (X / 24 - 0.5).requires_grad_()
+    run = torch.compile(fn, backend="litz", fullgraph=True, options={"host": host})
+    mine, expected = (torch.autograd.grad(total(f(x)), x) for f in (run, fn))
+    torch.testing.assert_close(mine, expected)
+    results = run(x)
+    assert not any(v._is_view() for v in results)
+    loss = total(results)
+    results[-1].detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -148,6 +148,16 @@ def test_small_and_empty() -> None:
     check(lambda x: (*x.max(1), x.argmax(1), *x.max(1, keepdim=True)), torch.rand(4, 1))
 
 
+def test_extremes_of_nothing_are_refused_as_in_eager_mode() -> None:
+    def extremes(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.max(), x.min()]
+
+    for fn in (extremes, lambda x: x.max(1), lambda x: x.min(1), lambda x: x.median(1)):
+        for call in (fn, torch.compile(fn, backend="litz", fullgraph=True)):
+            with pytest.raises((RuntimeError, IndexError), match=r"Expected reduction dim"):
+                call(torch.ones(3, 0))
+
+
 def test_large_sums_are_exact_enough() -> None:
     x = torch.rand(1 << 16).to(torch.bfloat16)
     check(lambda x: (x.sum(), x.mean(), x.var(), x.norm()), x)

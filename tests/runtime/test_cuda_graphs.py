@@ -149,6 +149,24 @@ def test_each_call_returns_objects_of_its_own() -> None:
     assert not y.requires_grad
 
 
+def test_writes_to_results_in_one_memory_are_counted_as_they_were() -> None:
+    def call(args: list[Any]) -> tuple[torch.Tensor, ...]:
+        y = args.pop() * 2
+        return y, y, y.as_strided((2,), (1,), 1).detach(), y.data
+
+    run, _ = graphed(call)
+    x = torch.randn(4)
+    for _ in range(3):
+        y, same, part, other = run([x])
+        assert not part._is_view()
+        torch.testing.assert_close(part, y[1:3])
+        part.add_(1)
+        torch.testing.assert_close(y[1:3], x[1:3] * 2 + 1)
+        assert (y._version, same._version) == (1, 1) and other._version == 0
+        del y, same, part, other
+    assert run.recorded == 1
+
+
 def test_an_address_that_moves_is_copied_from_then_on() -> None:
     run, device = graphed(affine)
     x, w = torch.randn(4), torch.randn(4)

@@ -11,8 +11,9 @@ Why they do.  ``compile_graph`` is deterministic, so what it makes depends on wh
 - the machine: the C++ compiler with its flags, and what PyTorch says of the processor;
 - PyTorch's state of the process, which evaluating constants and fake tensors may ask: ``_state``;
 - the graph: its nodes in order with their names (host programs and reports have them), targets
-  (with schemas), arguments, users in order, and every ``meta["val"]``: whatever a fake tensor has
-  that Litz or an operator's own metadata function can ask, and which inputs share memory;
+  (with schemas), arguments, users in order, what becomes of its results, and every
+  ``meta["val"]``: whatever a fake tensor has that Litz or an operator's own metadata function can
+  ask, and which inputs share memory;
 - bodies of control flow, written out as graphs of their own where the graph names them;
 - the contents of constants.
 
@@ -53,6 +54,7 @@ from litz.artifact import tensor_bytes
 from litz.cache.code import NAMESPACES, kernel_text, operator_text
 from litz.cache.code import NotCached as NotCached
 from litz.errors import LitzError
+from litz.graph.aliasing import roles
 from litz.graph.calls import higher_order_name, takes_objects
 from litz.graph.constants import is_literal
 from litz.graph.dialect import HIGHER_ORDER, MUTATION, USER_KERNEL
@@ -244,6 +246,8 @@ class Writer:
             found[-1] += f" {'val' in n.meta}"  # type: ignore[operator]
             if n.op == "get_attr":
                 found += self.attribute(n)
+            elif n.op == "output":
+                found.append(repr(roles(n)))
             elif n.op == "placeholder" and isinstance(val, torch.Tensor):
                 found.append(self.storage(val))
         return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule, Node
@@ -27,6 +27,7 @@ MAYBE_VIEWS = frozenset({
     aten.reshape.default, aten.contiguous.default, aten._unsafe_view.default,
     aten._reshape_alias.default,
 })  # fmt: skip
+DESCRIPTIONS: Final = "desc"  # of results, one each, where PyTorch's output nodes have them
 HIDDEN = aten._unsafe_view.default
 """Of these, the one whose schema doesn't say so."""
 
@@ -135,6 +136,23 @@ def shown(n: Node) -> list[Node]:
     """The value, views of it, and views of those, as far as the graph returns them."""
     views = (u for u in n.users if viewed(u) is n)
     return [n] * is_returned(n) + [v for u in views for v in shown(u)]
+
+
+def roles(output: Node) -> Sequence[str]:
+    """What becomes of each result of a graph, which is its output node's to say.
+
+    "saved": the backward pass reads it.  "made anew": PyTorch hands out a view of another result in
+    its place.  "": who called has it.
+    """
+    results = output.args[0]
+    count = len(results) if isinstance(results, tuple | list) else 1
+    told = output.meta.get(DESCRIPTIONS) or [None] * count
+    based = [d.base_of for d in told if hasattr(d, "base_of")]
+    return [
+        "saved" if type(d).__name__.startswith("SavedForBackwards")
+        else "made anew" if d in based else ""
+        for d in told
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

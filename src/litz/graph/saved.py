@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from litz.graph.aliasing import is_view_op, owner, writes
+from litz.graph.aliasing import DESCRIPTIONS, is_view_op, owner, writes
 from litz.graph.calls import is_random
 from litz.graph.values import EAGER_VAL, add_call, fake_mode, same_dims
 from litz.ir.matmul import GROWTH, SHORT, padded_size
@@ -27,7 +27,6 @@ from litz.runtime.torch_private import same_memory
 aten = torch.ops.aten
 
 MOST: Final = 16  # calls in front of a softmax that the backward graph makes again
-DESCRIPTIONS: Final = "desc"  # of results, one each, where PyTorch's output nodes have them
 COPIES: Final = frozenset({aten._to_copy.default, aten.clone.default})
 # Beside what works element by element, those that read a value without having it stored.
 PASSING: Final = frozenset({

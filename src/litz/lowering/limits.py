@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.calls import leaves, op_name
-from litz.index import Expr, Symbol, provably_le
+from litz.index import ZERO, Expr, Symbol, provably_le
 from litz.ir.dtype import BOOL, F16, DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Unsupported
@@ -46,7 +46,9 @@ CHECK_POSITIONS: Final = frozenset(
 # Ops that write into a part, which must lie inside.
 WRITE_PARTS: Final = frozenset(("select_scatter", "slice_scatter"))
 # Ops that have no value over nothing, where eager raises; and more by how their names begin.
-NEED_ELEMENTS: Final = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "aminmax"))
+NEED_ELEMENTS: Final = frozenset(
+    "max min amax amin argmax argmin aminmax median nanmedian kthvalue".split()
+)
 NEED_ELEMENTS_PREFIXES: Final = (
     "max_pool", "avg_pool", "_adaptive_avg_pool", "upsample_", "_upsample_", "grid_sampler_",
     "reflection_pad", "replication_pad",
@@ -70,6 +72,7 @@ def check(
     if name in WRITE_PARTS and any(_is_unbacked(s) for v in tensors for s in v.shape):
         raise Unsupported("a write into a part that perhaps lies outside")
     needs_elements = name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_PREFIXES)
+    needs_elements = needs_elements and not any(e is ZERO for e in made)
     if needs_elements and any(_perhaps_none(s) for v in tensors for s in v.shape):
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
@@ -84,7 +87,7 @@ def _is_unbacked(size: Expr) -> bool:
 
 
 def _perhaps_none(size: Expr) -> bool:
-    return not size.is_const and not provably_le(ONE, size)
+    return not provably_le(ONE, size)
 
 
 def _beyond(n: FxNode, tensors: Sequence[TensorValue], results: Sequence[Result | None]) -> bool:

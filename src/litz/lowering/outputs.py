@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import operator
+from dataclasses import field, replace
 from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
 
 from litz.dataclass import dataclass
-from litz.graph.aliasing import offset_of, owner, viewed
+from litz.graph.aliasing import offset_of, owner, roles, viewed
 from litz.graph.values import eager_value
-from litz.index import Expr
+from litz.index import ONE, ZERO, Expr
 from litz.ir import body
 from litz.ir.program import HostFloat, TensorRef
 from litz.ir.text import is_whole
@@ -23,8 +24,14 @@ from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_
 from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
 
-DETACH: Final = torch.ops.aten.detach.default
+aten = torch.ops.aten
+
+DETACH: Final = aten.detach.default
+AS_STRIDED: Final = aten.as_strided.default
+SLICE: Final = aten.slice.Tensor
 WHY_DETACHED: Final = "a result is a view of all of another"
+WHY_FOREIGN: Final = "a result is no view in autograd's eyes"
+WHY_COUNTED: Final = "PyTorch counts who writes what the backward pass reads"
 
 
 @dataclass
@@ -47,27 +54,84 @@ class Outputs:
         done = {r: self.returned(r) for r in dict.fromkeys(nodes)}
         if not self.low.settings.inference:
             self.detach_views(done)
+            self.count_writes(output, done)
         return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
 
     def detach_views(self, done: dict[FxNode, object]) -> None:
-        """Views that are all of a later result are tensors of their own.
+        """Views that are all of a later result are tensors of their own, as are ATen's views.
 
         The later one may be what AOTAutograd makes other results from, as its views with
         gradients, and autograd knows results without gradients by their identity.
         """
-        b = self.low.b
+        buffers = self.low.b.buffers
         later: set[object] = set()
         for n, ref in reversed(done.items()):
-            if ref not in later or viewed(n) is None:
+            if not isinstance(ref, TensorRef) or viewed(n) is None:
                 later.add(ref)
-            elif isinstance(ref, TensorRef) and is_whole(ref, b.buffers):
-                of = b.buffers[ref.buffer]
-                own = b.new_buffer(
-                    of.dtype, of.shape, of.strides, of.device, "extern", alias=of.name
-                )
-                b.origins = self.low.sources[n]
-                b.extern(DETACH, (ref,), (own.name,), of.device, WHY_DETACHED)
-                done[n] = own.whole
+                continue
+            own = buffers[ref.buffer]
+            if own.kind == "opaque" or own.alias is not None and is_whole(ref, buffers):
+                done[n] = self.call(n, DETACH, ref, (), ref, WHY_FOREIGN)
+            elif ref in later and is_whole(ref, buffers):
+                done[n] = self.call(n, DETACH, ref, (), ref, WHY_DETACHED)
+            later.add(ref)
+
+    def count_writes(self, output: FxNode, done: dict[FxNode, object]) -> None:
+        """What shares memory with a saved value is told to PyTorch where PyTorch hands it out.
+
+        They are views in its eyes too, so that it counts writes to any of them, and refuses a
+        backward pass that would read what somebody has written meanwhile.
+        """
+        b = self.low.b
+        kinds: dict[FxNode, set[str]] = {}
+        together: dict[str, list[tuple[FxNode, TensorRef]]] = {}
+        for n, kind in zip(output.args[0], roles(output), strict=True):  # type: ignore[arg-type]
+            if isinstance(n, FxNode):
+                kinds.setdefault(n, set()).add(kind)
+        for n, ref in done.items():
+            if isinstance(ref, TensorRef):
+                together.setdefault(b.root(ref.buffer), []).append((n, ref))
+        for root, views in together.items():
+            given = b.buffers[root].kind == "input"
+            shown = any(kinds[n] != {"saved"} for n, _ in views)
+            several = sum(len(kinds[n]) for n, _ in views) > 1
+            for n, ref in views if shown and several else ():
+                anew = kinds[n] == {"made anew"} or given and not _handed_out(n, kinds[n])
+                alike = ref.dtype is b.buffers[ref.buffer].dtype
+                if alike and not anew and not is_whole(ref, b.buffers):
+                    done[n] = self.view(n, ref)
+
+    def view(self, n: FxNode, ref: TensorRef) -> TensorRef:
+        """A view by PyTorch's own calls, one after which it is no more than memory with strides.
+
+        None of them asks where the buffer begins in its storage.
+        """
+        base = self.low.b.buffers[ref.buffer].whole
+        if ref.offset is not ZERO:
+            ahead = replace(base, shape=(ref.offset,), strides=(ONE,))
+            base = self.call(n, AS_STRIDED, base, (ahead.shape, ahead.strides), ahead, WHY_COUNTED)
+            none = replace(ahead, shape=(ZERO,))
+            base = self.call(n, SLICE, base, (0, ref.offset, ref.offset), none, WHY_COUNTED)
+        base = self.call(n, AS_STRIDED, base, (ref.shape, ref.strides), ref, WHY_COUNTED)
+        return self.call(n, DETACH, base, (), ref, WHY_COUNTED)
+
+    def call(
+        self,
+        n: FxNode,
+        op: object,
+        of: TensorRef,
+        args: tuple[object, ...],
+        like: TensorRef,
+        why: str,
+    ) -> TensorRef:
+        """A view that an operator makes, with the layout of ``like``."""
+        b = self.low.b
+        own = b.buffers[of.buffer]
+        kind = "opaque" if own.kind == "opaque" else "extern"
+        made = b.new_buffer(of.dtype, like.shape, like.strides, own.device, kind, alias=own.name)
+        b.origins = self.low.sources[n]
+        b.extern(op, (of, *args), (made.name,), own.device, why)
+        return made.whole
 
     def own(self, results: list[FxNode]) -> None:
         """Inputs and constants own their memory; else it is that of what was computed first."""
@@ -119,6 +183,13 @@ class Outputs:
         self.low.note(n, v)
         self.owners[self.low.b.root(v.memory.buffer)] = own
         return v.memory
+
+
+def _handed_out(n: FxNode, kinds: set[str]) -> bool:
+    """Whether PyTorch hands out a view of an argument: it makes all anew but parts of ``chunk``."""
+    while (source := viewed(n)) is not None and n.target is not operator.getitem:
+        n = source
+    return source is not None and kinds != {"saved"}
 
 
 def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> TensorValue:

@@ -138,6 +138,7 @@ class _Result:
     """A tensor among the results: a view of an argument's memory, or of ``base``.
 
     offset: in elements, from the argument's or the base's first.
+    result: an earlier result with which autograd is to count writes to this one.
     """
 
     argument: int | None
@@ -146,10 +147,14 @@ class _Result:
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     offset: int = 0
+    result: int | None = None
 
-    def tensor(self, args: Sequence[Any]) -> Any:
+    def tensor(self, args: Sequence[Any], made: Sequence[Any]) -> Any:
         source = self.base if self.argument is None else args[self.argument]
         assert source is not None
+        if self.result is not None:
+            at = source.storage_offset()
+            return made[self.result].as_strided(self.size, self.stride, at).detach()
         # A tensor of its own for each call: autograd writes into the objects that it is given.
         if self.whole:
             return source
@@ -197,8 +202,10 @@ class _Recording:
                 else:
                     memory_of(static).copy_(memory_of(own[k]))
         self.replay()
-        made = tuple(r.tensor(own) if isinstance(r, _Result) else r for r in self.results)
-        return made[0] if self.is_single else made
+        made: list[Any] = []
+        for r in self.results:
+            made.append(r.tensor(own, made) if isinstance(r, _Result) else r)
+        return made[0] if self.is_single else tuple(made)
 
 
 @dataclass(eq=False)
@@ -371,7 +378,9 @@ class CudaGraphs:
             k = sources.get(storage.data_ptr()) if r.numel() else None
             size, stride = tuple(r.shape), tuple(r.stride())
             if k is None:
-                found.append(_Result(None, r, False, size, stride, 0))
+                bases = (x.base if isinstance(x, _Result) else None for x in found)
+                earlier = (k for k, b in enumerate(bases) if b is not None and are_one(b, r))
+                found.append(_Result(None, r, False, size, stride, 0, next(earlier, None)))
                 storages[storage_address(storage)] = storage
                 continue
             if inputs[k].dtype is not r.dtype:
@@ -387,6 +396,17 @@ class CudaGraphs:
             number, private, replay, fixed, tuple(copies.items()), tuple(found), is_single, alone,
             addresses,
         )  # fmt: skip
+
+
+def are_one(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether autograd counts writes to two tensors of a type together."""
+    if a.dtype is not b.dtype or storage_address(a.untyped_storage()) != storage_address(
+        b.untyped_storage()
+    ):
+        return False
+    before = a._version
+    torch.autograd.graph.increment_version(b)
+    return a._version != before
 
 
 def _key(value: Any) -> object:
