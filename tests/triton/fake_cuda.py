@@ -41,7 +41,7 @@ class Config(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Launched:
-    """What one launch was given."""
+    """What one launch was given.  early: whether it may begin before the one in front has ended."""
 
     function: int
     grid: tuple[int, int, int]
@@ -50,6 +50,7 @@ class Launched:
     stream: int
     arguments: tuple[int, ...]
     context: int
+    early: bool = False
 
 
 @dataclass
@@ -182,7 +183,9 @@ class FakeCuda:
         self.seen()
         again = tuple(t.from_address(table[i] or 0).value or 0 for i, t in enumerate(self.types))
         assert arguments == again, "another launch wrote into these arguments"
-        assert extra is None and c.attrs is None and c.numAttrs == 0
+        assert extra is None and c.numAttrs == (c.attrs is not None)
+        early = (ctypes.c_uint64 * 9).from_address(c.attrs)[:] if c.attrs else [6, 0, *[0] * 7]
+        assert early[0] == 6 and not any(early[2:])
         self.launches.append(
             Launched(
                 function,
@@ -192,6 +195,7 @@ class FakeCuda:
                 c.hStream or 0,
                 arguments,
                 context,
+                bool(early[1]),
             )
         )
         return 0

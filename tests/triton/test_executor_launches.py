@@ -182,6 +182,17 @@ def test_variants_by_addresses(gpu: Gpu) -> None:
     assert gpu.launch(kernel, x, y) == [first]
 
 
+def test_a_launch_may_begin_before_the_one_in_front_has_ended(gpu: Gpu) -> None:
+    gpu.fake.types = (u64,) * 4
+    r = var("r0", 1 << 16)
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    total = Store("b1", as_expr(0), body.reduce("sum", (r,), body.load(F32, "b0", r)))
+    kernel = bound(gpu, KernelPlan((Dim(r, "r"),), params, (), (total,), r))
+    for _ in range(2):  # loaded by the first
+        made = gpu.launch(kernel, memory(1 << 16), memory(1), memory(64))
+        assert [x.early for x in made] == [False, True]
+
+
 def test_variants_and_widths_by_sizes(gpu: Gpu) -> None:
     n = symbol("s0", 0, None, 1 << 22)
     gpu.fake.types = (u64, u64, i32, u64, u64)

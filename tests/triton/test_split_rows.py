@@ -65,9 +65,23 @@ def test_updates_over_some_of_the_loops_are_done_once(fn: Callable[..., object])
     check(fn, x, rand(2, 1) if fn is rows_halved else rand(70), runs=1, judge=False, **TRITON)
 
 
+def of_rows_and_along_them(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.log_softmax(x, -1), x.argmax(-1), x - x.mean(-1, True), x.amax(-1)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_what_rows_come_to_is_stored_once_beside_what_follows_along_them(rows: int) -> None:
+    options = {**TRITON, "reduction": "split"}
+    x = rand(rows, 70)
+    (graph,) = litz.explain(of_rows_and_along_them, x, options=options).graphs
+    (kernel,) = graph.stages.kernels
+    assert kernel.recipe is not None and len(kernel.recipe.kernels) == 2
+    check(of_rows_and_along_them, x, runs=1, **options)
+
+
 SOFTMAXES: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "softmax": (lambda x: torch.softmax(x, -1), 3),
-    "log_softmax": (lambda x: torch.log_softmax(x * 2, -1), 3),
+    "softmax": (lambda x: torch.softmax(x, -1), 2),
+    "log_softmax": (lambda x: torch.log_softmax(x * 2, -1), 2),
     "total": (lambda x: (x - x.amax(-1, True)).exp().sum(-1), 2),
     "columns": (lambda x: torch.softmax(x.t(), 0), 3),
 }

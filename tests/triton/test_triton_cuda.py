@@ -246,6 +246,12 @@ def test_a_kernel_of_several_launches_gets_its_temporaries(fake: FakeCuda, site:
     assert first.function != second.function
     assert 0x5000 in first.arguments and 0x5000 in second.arguments
     assert 0x1000 in first.arguments and 0x2000 in second.arguments
+    # The second may begin before the first has ended, and waits for what that leaves.
+    assert (first.early, second.early) == (False, True)
+    for launch, text in zip(
+        kernel.launches, ("litz.lead(LEADS)", "litz.follow(FOLLOWS)"), strict=True
+    ):
+        assert 0 < launch.source.find(text) < launch.source.index("tl.load(")
 
 
 def by_threads(seconds: dict[int, float]) -> Callable[[list[Launched]], float]:

@@ -157,7 +157,7 @@ def test_an_artifact_has_all_of_them() -> None:
 def test_all_candidates_build(wide: bool, tmp_path: Path) -> None:
     kernel = several(summed(64, 1 << 14, wide=wide))
     jobs = [job for k in kernel.ways for job in likely_jobs(k, default_configs(k), H200)]
-    assert len(jobs) >= 4
+    assert len(jobs) >= 3
     made = submit(jobs, Cache(tmp_path), 2).wait()
     assert [b.entry for b in made] == [job.name for job in jobs]
 

@@ -43,6 +43,23 @@ def test_every_way_is_right(way: str) -> None:
     assert found(torch.randn(64, 1 << 14, device="cuda"), reduction=way) == []
 
 
+@pytest.mark.parametrize("shape", [(1, 50257), (4, 1 << 17)])
+def test_launches_of_few_long_rows_overlap_and_give_the_same_bits(shape: tuple[int, int]) -> None:
+    x, y = torch.randn(shape, device="cuda"), torch.randn(1 << 24, device="cuda")
+    call = torch.compile(softmax, backend="litz", dynamic=False)
+    first = call(x).clone()
+    torch.testing.assert_close(first, softmax(x.double()).float())
+    graph, other = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        recorded = call(x * 1)
+    for _ in range(50):
+        with torch.cuda.stream(other):
+            y.sin_()
+        graph.replay()
+        assert torch.equal(call(x), first) and torch.equal(recorded, first)
+
+
 def test_open_sizes_are_measured_on_what_the_first_call_has(tmp_path: Path) -> None:
     call = torch.compile(
         softmax, backend="litz", dynamic=True, options={"cache_dir": str(tmp_path)}

@@ -83,7 +83,7 @@ struct Marked {
 
 // Of runtime/launchers.py.
 struct Variant {
-    i64 function, threads, shared, hidden;
+    i64 function, threads, shared, hidden, attributes;
 };
 
 struct Config {  // CUlaunchConfig
@@ -317,7 +317,7 @@ template <class Own> struct Runner {
         i64 function = __atomic_load_n(&v.function, __ATOMIC_ACQUIRE);
         if (function && fits && torch.stream) {
             Config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
-                             {(unsigned)v.threads, 1, 1}, (unsigned)v.shared, nullptr, nullptr, 0};
+                             {(unsigned)v.threads, 1, 1}, (unsigned)v.shared, nullptr, (void*)v.attributes, v.attributes != 0};
             if (torch.stream((i32)form.device, &config.stream)) return own().refused();
             // Where the device's queue is full, the driver waits for what other threads may have
             // to do.

@@ -21,9 +21,12 @@ VARIANTS: Final[tuple[VariantName, ...]] = ("even", "aligned", "general")
 
 class Variant(ctypes.Structure):
     """function: the driver's handle, 0 while it is not loaded.  threads: of a block.  shared:
-    bytes of shared memory.  hidden: pointers that follow the arguments."""
+    bytes of shared memory.  hidden: pointers that follow the arguments.  attributes: the address of
+    a launch attribute, or 0."""
 
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("function", "threads", "shared", "hidden"))
+    _fields_ = tuple(
+        (name, ctypes.c_int64) for name in ("function", "threads", "shared", "hidden", "attributes")
+    )
 
 
 class Form(ctypes.Structure):

@@ -467,12 +467,11 @@ class Fusion:
         why = LOOPS
         ordered = self.deps.before(self.number(first), self.number(second))
         for how in alignments(first.space, second.space, tuple(shared[:8])):
-            if not self._worth(first, second, how):
-                why = ROWS
-                continue
             merged = merge(first, second, how, self.roots, ordered)
             if isinstance(merged, str):
                 why = merged
+            elif not (self._worth(first, second, how) or self._in_parts(merged)):
+                why = ROWS
             elif not self._saves(first, second, how):
                 why = NOTHING
             elif self._nests_worse(first, second, merged):
@@ -483,11 +482,26 @@ class Fusion:
 
     def _nests_worse(self, a: FusionGroup, b: FusionGroup, merged: FusionGroup) -> bool:
         """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
-        if merged.device.partition(":")[0] not in self.settings.blocks:
+        if not self._in_blocks(merged):
             return False
         if is_even(merged.stores, merged.space.reduce_axes):
             return False
         return all(is_even(g.stores, g.space.reduce_axes) for g in (a, b))
+
+    def _in_blocks(self, g: FusionGroup) -> bool:
+        return g.device.partition(":")[0] in self.settings.blocks
+
+    def _in_parts(self, g: FusionGroup) -> bool:
+        """Whether programs over blocks share rows of what reduces and goes on along them."""
+        touched = ({self.roots[x] for x in names} for names in (g.reads, g.writes))
+        return (
+            self._in_blocks(g)
+            and all(v.extent.is_const for v in g.space.reduce_axes)  # type: ignore[attr-defined]
+            and is_even(g.stores, g.space.reduce_axes)
+            and not any(s.mode != "set" or s.indirect for s in g.stores)
+            and not scans_of(g.stores)
+            and set.isdisjoint(*touched)
+        )
 
     def _worth(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Whether the fused loops still feed the threads."""

@@ -21,7 +21,7 @@ from litz.index import (
     product,
     size_hint,
 )
-from litz.ir.body import Load, Op, walk
+from litz.ir.body import Load, Op, Reduce, walk
 from litz.ir.ops import op
 from litz.kernel.blocks.recipe import Axes, Axis
 from litz.kernel.nodes import extent, int_value, roots
@@ -46,6 +46,9 @@ def choose_axes(plan: KernelPlan) -> Axes:
     dims, reduced = plan.parallel, plan.reduced
     r = Axis("r", reduced) if reduced else None
     second = _second(plan) if reduced else _tiled(plan)
+    if along := combined_along(plan):
+        rest = tuple(v for v in dims if v not in along)
+        return Axes((*((Axis("z", rest),) if rest else ()), Axis("x", along)), r)
     if second is not None and plan.lane is not None:
         rest = tuple(v for v in dims if v is not plan.lane and v is not second)
         z = (Axis("z", rest),) if rest else ()
@@ -55,6 +58,18 @@ def choose_axes(plan: KernelPlan) -> Axes:
     if r is None and plan.tile is None and (_rows_together(plan) or _rows_share(plan)):
         return Axes((Axis("y", dims[:-1]), Axis("x", dims[-1:])), None)
     return Axes((Axis("x", dims),), r)
+
+
+def combined_along(plan: KernelPlan) -> tuple[Expr, ...]:
+    """The parallel dims that no reduction depends on, the lane among them; else none.
+
+    Along those a program has a block of what needs the reductions, which it computes itself.
+    """
+    if not plan.reduced or plan.lane not in plan.parallel:
+        return ()
+    reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
+    along = tuple(v for v in plan.parallel if not any(v in n.args[0].vars for n in reduces))
+    return along if reduces and plan.lane in along else ()
 
 
 def _tiled(plan: KernelPlan) -> Expr | None:

@@ -13,7 +13,7 @@ from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.blocks.axes import PART, choose_axes, row_block, whole_block
+from litz.kernel.blocks.axes import PART, choose_axes, combined_along, row_block, whole_block
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
@@ -58,6 +58,8 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     if axes.reduced is None or not axes.reduced.size.is_const:
         return False
     size = power_of_two(hint(axes.reduced.size))
+    if combined_along(plan):
+        return size <= PERSISTENT
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
     return size <= HELD_COLUMN  # down columns a block needs width besides
@@ -159,9 +161,11 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
     if sorts_of(plan.stores):
         return _sorted(axes, rows, plan.down)
+    r = power_of_two(size)
+    if persistent and combined_along(plan):
+        return _combined(axes, r)
     if plan.down:
         return _columns(plan, rows, size, persistent)
-    r = power_of_two(size)
     out = []
     if not persistent:
         most = max(1024, power_of_two(ROW // streams(plan)))
@@ -176,6 +180,19 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    return tuple(dict.fromkeys(out))
+
+
+def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
+    """Blocks of what needs reductions of few numbers: wide, as each program reduces these."""
+    *apart, x = axes.parallel
+    rows, size = hint(product(a.size for a in apart)), hint(x.size)
+    out = []
+    for each, warps in ((16, 8), (8, 8), (16, 4), (8, 4)):
+        block = 32 * warps * each
+        while block > 32 * warps and size // block * rows < PROGRAMS:
+            block //= 2
+        out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
     return tuple(dict.fromkeys(out))
 
 

@@ -8,15 +8,17 @@ reductions come at the end, as a kernel without reductions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from litz.index import Expr, Substitution, const, min_, product, size_hint, symbol
+from litz.index import Expr, Substitution, coefficient, const, min_, product, size_hint, symbol
 from litz.ir import body as nodes
 from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
+from litz.kernel.blocks.axes import combined_along
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -50,6 +52,7 @@ WIDTH = 64  # columns of a block
 ALIGNED = 64  # elements that a part is a multiple of
 NARROW = 64  # extent of a reduced dim that may stay parallel in the first kernel
 GAIN = 1.5  # by which that has to make more bytes contiguous
+FEW = 1 << 10  # parts of a row that every program may combine by itself
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -143,7 +146,7 @@ class _Maker(Parts):
         super().__init__(plan, size, _part(size_hint(size), parts))
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
-        self.moment_temps: dict[Node, tuple[Temporary, Temporary]] = {}
+        self.left: dict[Node, Temporary] = {}  # of each part of a state
         self.levels = reduce_levels(roots(plan.stores), is_total)
 
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
@@ -166,6 +169,9 @@ class _Maker(Parts):
             stores: list[Store] = []
             # What this kernel leaves for later ones it does not read itself.
             before = {**known, **combined}
+            if level == last and (final := self.at_once(flat, left, before)):
+                plans.append(final)
+                return Phases(tuple(plans), tuple(self.temps))
             if level == last:
                 stores += replaced(flat, before)
             if level < last or left:
@@ -193,6 +199,33 @@ class _Maker(Parts):
             else:
                 plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Phases(tuple(plans), tuple(self.temps))
+
+    def at_once(
+        self, flat: Sequence[Store], left: Sequence[Store], known: Mapping[Node, Node]
+    ) -> KernelPlan | None:
+        """The last stores as one kernel, each program of which combines the parts by itself.
+
+        flat: one a row, by the program that has its first element; left: of the full space.
+        known: reductions in terms of their parts.  None where those would be too many, or done
+        more than once in a program, or where something could be replaced before it is read.
+        """
+        if not left or len(by_loops(left, lambda s: loops_of(s, self.plan.reduced))) > 1:
+            return None
+        flat, left = replaced(flat, known), replaced(left, known)
+        cells = product((self.parts, *(extent(v) for v in self.kept)))
+        read = loaded(roots(flat))
+        if scans_of(left) or size_hint(cells) > FEW or any(s.buffer in read for s in left):
+            return None
+        dims = loops_of(left[0], self.plan.reduced)
+        first = nodes.op("eq", nodes.index(linear(dims)), nodes.index(const(0)))
+        no = nodes.const(first.dtype, False)
+        masks = [first if s.mask is None else nodes.masked(first, s.mask, no) for s in flat]
+        once = [replace(s, mask=mask) for s, mask in zip(flat, masks, strict=True)]
+        made = self.phase((*self.plan.parallel, *dims), (self.r, *self.kept), [*left, *once])
+        apart = made.lane is None or any(
+            coefficient(s.index, made.lane) is not const(1) for s in made.stores[: len(left)]
+        )
+        return None if apart or made.tile is not None or not combined_along(made) else made
 
     def reduce_parts(
         self,
@@ -254,10 +287,11 @@ class _Maker(Parts):
         return nodes.reduce("sum", (self.r, *self.kept), part)
 
     def leave(self, stores: list[Store], part: Node) -> Temporary:
-        """Memory for a value of every part, and the store that fills it."""
-        t = self.temp(part.dtype, self.cells * self.parts)
-        stores.append(Store(t.name, self.p * self.cells + self.cell, part))
-        return t
+        """Memory for a value of every part, and the store that fills it, unless there is one."""
+        if part not in self.left:
+            t = self.left[part] = self.temp(part.dtype, self.cells * self.parts)
+            stores.append(Store(t.name, self.p * self.cells + self.cell, part))
+        return self.left[part]
 
     def back(self, t: Temporary) -> Node:
         return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
@@ -274,9 +308,7 @@ class _Maker(Parts):
     def moments(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         """Mean and squared deviations of each part, then of all (Chan et al., 1979)."""
         dtype = n.dtype
-        if value not in self.moment_temps:
-            self.moment_temps[value] = self.part_moments(value, dtype, stores)
-        means, squared = (self.back(t) for t in self.moment_temps[value])
+        means, squared = (self.back(t) for t in self.part_moments(value, dtype, stores))
         axes = (self.r, *self.kept)
         count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
         whole = product(extent(v) for v in self.plan.reduced)

@@ -270,6 +270,11 @@ def parameter_bytes() -> int:
     return PARAMETERS_BEFORE if 0 < driver_version() < 12010 else PARAMETERS
 
 
+def overlaps() -> bool:
+    """Whether a kernel may begin before another has ended, in recorded graphs too."""
+    return not 0 < driver_version() < 12030
+
+
 def cuda_driver() -> Driver:
     """The CUDA driver of this process.  ToolchainError: there is none, or an old one.
 

@@ -22,7 +22,7 @@ from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
 from litz.runtime.triton.table import cell, later_row, pointer, scalar
-from litz.runtime.triton.words import leave, look, own, peek, ticket
+from litz.runtime.triton.words import follow, lead, leave, look, own, peek, ticket
 
 # --- shapes -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from litz.errors import ToolchainError
 from litz.runtime.launchers import Variant
-from litz.runtime.triton.driver import INVALID_CONTEXT, INVALID_HANDLE, Function
+from litz.runtime.triton.driver import INVALID_CONTEXT, INVALID_HANDLE, Function, overlaps
 from litz.runtime.triton.job import KernelJob
 
 Launch = Callable[..., None]
@@ -23,6 +23,8 @@ Launch = Callable[..., None]
 # CUlaunchConfig: grid x, y, z, block x, y, z, shared bytes, stream, attributes, their number.
 _CONFIG = "=7I4xQQI4x"
 _CONFIG_BYTES = struct.calcsize(_CONFIG)
+# One CUlaunchAttribute: programmatic stream serialization, allowed.
+_EARLY = (ctypes.c_uint64 * 9)(6, 1)
 # How a parameter of a type is packed; each has eight bytes to itself.
 _TYPES = "i1 i8 i16 i32 i64 u8 u16 u32 u64 fp32 fp64".split()
 _FORMS = dict(zip(_TYPES, "?bhiqBHIQfd", strict=True))
@@ -69,7 +71,7 @@ def bind(
         "allocate": allocate,
         "failed": _Failed(function),
     }
-    text = _text(function, names, scratch, hidden)
+    text = _text(function, names, scratch, hidden, _attributes(job))
     exec(compile(text, f"<litz launch of {function.binary.entry}>", "exec"), scope)
     launch: Launch = scope["launch"]
     return launch
@@ -82,7 +84,13 @@ def variant(function: Function, job: KernelJob) -> Variant:
     if _scratch(function, hidden):
         return Variant()
     threads = binary.num_warps * binary.warp_size
-    return Variant(function.handle, threads, binary.shared, hidden)
+    return Variant(function.handle, threads, binary.shared, hidden, _attributes(job))
+
+
+def _attributes(job: KernelJob) -> int:
+    """The address of a launch's one attribute, 0 where it has none."""
+    early = dict(job.constants).get("FOLLOWS") and overlaps()
+    return ctypes.addressof(_EARLY) if early else 0
 
 
 def cells(types: Sequence[str]) -> str:
@@ -90,7 +98,9 @@ def cells(types: Sequence[str]) -> str:
     return "".join(f"{_form(t)}{8 - _bytes(t)}x" for t in types)
 
 
-def _text(function: Function, names: list[str], scratch: dict[int, int], hidden: int) -> str:
+def _text(
+    function: Function, names: list[str], scratch: dict[int, int], hidden: int, attributes: int
+) -> str:
     binary = function.binary
     threads = binary.num_warps * binary.warp_size
     lines = [f"def launch({', '.join(['gx', 'gy', 'gz', *names])}):"]
@@ -101,7 +111,8 @@ def _text(function: Function, names: list[str], scratch: dict[int, int], hidden:
             last.append(f"memory{i}.data_ptr()")
         else:
             last.append("0")
-    values = [f"gx, gy, gz, {threads}, 1, 1, {binary.shared}, stream(), 0, 0", *names, *last]
+    values = [f"gx, gy, gz, {threads}, 1, 1, {binary.shared}, stream(), {attributes}"]
+    values += [str(int(attributes > 0)), *names, *last]
     lines += [
         "    try:",
         "        frame = take()",

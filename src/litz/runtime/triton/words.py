@@ -5,6 +5,7 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from litz.runtime.triton.mathlib import INTERPRETED
 
@@ -19,6 +20,21 @@ def own(value, at):
 def ticket(words):
     """The number of a program in the order in which they begin.  words: cleared before."""
     return tl.atomic_add(words, 1, sem="relaxed").to(tl.int32)
+
+
+@triton.jit
+def lead(early: tl.constexpr):
+    """Lets the kernel behind this one begin as soon as all programs of this one have."""
+    if early:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def follow(early: tl.constexpr):
+    """Waits for what the kernel in front of this one leaves, where this one may begin before that
+    has ended."""
+    if early:
+        gdc_wait()
 
 
 @triton.jit

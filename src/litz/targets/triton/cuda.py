@@ -33,6 +33,7 @@ from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Launch, TritonKernel
 
 ALIGNMENT = 16
+EARLY = 90  # the generation of GPUs from which a kernel may begin before another has ended
 
 
 def default_configs(kernel: TritonKernel) -> list[Config]:
@@ -82,7 +83,9 @@ def job_of(
     divisible = [name for name, _ in pointers] if variant != "general" else []
     if variant == "even":
         divisible += [name for name, _ in ints]
-    constants = launch.constants(config, variant != "general")
+    backend, generation, _ = target
+    early = backend == "cuda" and generation >= EARLY
+    constants = launch.constants(config, variant != "general", early)
     return KernelJob(
         launch.code,
         launch.name,

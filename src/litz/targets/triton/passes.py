@@ -245,7 +245,8 @@ class PassPrinter(Printer):
             raise ValueError(f"{self.name}: a reduction is needed before its pass")
         node = v.node
         assert isinstance(node, Reduce)
-        value = self.wide_value(v.args[0])
+        # Along axes that its argument does not vary along, a reduction is the same.
+        value = self.wide_value(v.args[0], {*v.args[0].axes, "r"})
         dtype = v.args[0].node.dtype
         mask = self.mask("r")
         if mask:

@@ -7,7 +7,7 @@ A program computes a block of the parallel axes.  How it runs along the reduced 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
@@ -34,6 +34,8 @@ class Printer(ABC):
     """Prints a plan once: its parallel axes, its values where they are needed first, its stores.
 
     checks: after ``print``, whether the kernel checks indices or divisors.
+    leads: whether the kernel has another of its recipe behind it; front: what those in front of it
+    write, None where there are none: before it touches any of that, it waits for them.
     asks_alignment: whether it has a constexpr that says if all addresses are multiples of 16 bytes.
     """
 
@@ -60,6 +62,8 @@ class Printer(ABC):
         self.pairs = pairs_of(plan) if made.pairs else ({}, {})
         self.before = {b: a for a, b in self.pairs[0].items()}
         self.rows = rows_of(plan)
+        self.leads = self.waits = False
+        self.front: frozenset[str] | None = None
         self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -135,18 +139,31 @@ class Printer(ABC):
     # --- the skeleton ---------------------------------------------------------------------------
 
     def print(self) -> str:
+        if self.leads:
+            self.top.emit("litz.lead(LEADS)")
+        if self.made.form != "persistent":
+            self.wait()
         self.parallel()
         self.body()
         signature = [p.name for p in self.plan.params if not p.by_value]
         signature += [p.name for p in self.plan.params if p.by_value]
         signature += [str(s) for s in self.plan.ints]
         constants = [a.block for a in self.blocked] + ["ALIGNED"] * self.asks_alignment
+        constants += ["LEADS"] * self.leads + ["FOLLOWS"] * (self.front is not None)
         signature += [f"{name}: tl.constexpr" for name in constants]
         head = f"def {self.name}({', '.join(signature)}):"
         unused = {line for line, v in self.dim_lines.items() if v not in self.used}
         lines = [x for x in self.top.lines if x.strip() not in unused] or ["    pass"]
         before = "".join(f"\n\n{function_text(name, f)}\n" for f, name in self.functions.items())
         return HEADER + before + "\n".join(["\n\n@triton.jit", head, *lines]) + "\n"
+
+    def wait(self, buffer: str = "") -> None:
+        """Where that is still to be done, wait for what kernels in front write before ``buffer`` is
+        read, or anything is stored."""
+        if self.front is None or self.waits or (buffer and buffer not in self.front):
+            return
+        self.waits = True
+        self.top.emit("litz.follow(FOLLOWS)")
 
     def parallel(self) -> None:
         """The program's place along the parallel axes."""
@@ -310,6 +327,7 @@ class Printer(ABC):
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
         if node.buffer in self.scalars:
             return f"tl.cast({node.buffer}, {TRITON_TYPES[node.dtype.name]})"
+        self.wait(node.buffer)
         names = {str(v): a for (v, _), a in zip(node.indirect, args, strict=True)}
         index = self.aligned(node.index) or self.index(node.index, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
@@ -351,10 +369,10 @@ class Printer(ABC):
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"
 
-    def wide_value(self, v: Value) -> str:
-        """A value at the full shape of a block."""
+    def wide_value(self, v: Value, axes: Collection[str] = ("y", "x", "r")) -> str:
+        """A value at the full shape of a block, or of a block that varies along ``axes``."""
         text = self.value(v)
-        names = [a.name for a in self.blocked]
+        names = [a.name for a in self.blocked if a.name in axes]
         if names and all(n in v.axes for n in names):
             return text
         return f"tl.broadcast_to({text}, {self.extents(names)})"
@@ -394,6 +412,7 @@ class Printer(ABC):
         return tuple(self.value(self.values(root)) for root in s.roots())
 
     def put(self, s: Store, texts: Sequence[str]) -> None:
+        self.wait()
         value, *rest = texts
         names = {str(v): t for (v, _), t in zip(s.indirect, rest, strict=False)}
         axes = self.axes_written(s)

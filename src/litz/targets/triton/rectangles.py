@@ -115,6 +115,7 @@ class RectanglePrinter(PassPrinter):
         found = None if plain else self.block_pointer(node.buffer, node.index)
         if found is None:
             return super().load(v, node, args)
+        self.wait(node.buffer)
         name, rectangle = found
         bounds = self.bounds(rectangle)
         tail = f'{bounds}, padding_option="zero"' if bounds else ""
@@ -136,6 +137,7 @@ class RectanglePrinter(PassPrinter):
         if found is None:
             super().put(s, texts)
             return
+        self.wait()
         name, r = found
         block = f"[{', '.join(f'{a.block}' for a in r.axes)}]"
         full = f"tl.broadcast_to({texts[0]}, {self.extents(axes)})"

@@ -42,14 +42,16 @@ def named(kernel: TritonKernel, name: str, comment: str) -> TritonKernel:
 def render(recipe: BlockRecipe, name: str) -> TritonKernel:
     """The kernels of a recipe."""
     several = len(recipe.kernels) > 1
-    launches = tuple(
-        launch(k, f"{name}_{i}" if several else name, recipe.style)
-        for i, k in enumerate(recipe.kernels)
-    )
+    launches: list[Launch] = []
+    front: frozenset[str] | None = None
+    for i, k in enumerate(recipe.kernels):
+        leads = i + 1 < len(recipe.kernels)
+        launches.append(launch(k, f"{name}_{i}" if several else name, recipe.style, leads, front))
+        front = (front or frozenset()).union(s.buffer for s in k.plan.stores)
     plan, own = recipe.plan, (Param(t.name, t.dtype, "out") for t in recipe.temporaries)
     choice = any(len(x.configs) > 1 for x in launches)
     known = extents(plan, recipe.temporaries) if choice else None
-    return TritonKernel((*plan.params, *own), plan.ints, launches, known)
+    return TritonKernel((*plan.params, *own), plan.ints, tuple(launches), known)
 
 
 def render_ways(ways: Ways, name: str) -> TritonKernel:
@@ -73,18 +75,31 @@ def render_ways(ways: Ways, name: str) -> TritonKernel:
     return replace(made, others=tuple(rest))
 
 
-def launch(made: BlockPlan, name: str, style: Style) -> Launch:
-    """One plan as one kernel; for open sizes also in 32 bits."""
-    whole = _launch(made, name, style)
+def launch(
+    made: BlockPlan,
+    name: str,
+    style: Style,
+    leads: bool = False,
+    front: frozenset[str] | None = None,
+) -> Launch:
+    """One plan as one kernel; for open sizes also in 32 bits.
+
+    leads: whether another kernel of the recipe is behind it.  front: what those in front of it
+    write, None where there are none.
+    """
+    whole = _launch(made, name, style, leads, front)
     if made.reaches is None:
         return whole
-    narrow = _launch(replace(made, wide=False), f"{name}_narrow", style)
+    narrow = _launch(replace(made, wide=False), f"{name}_narrow", style, leads, front)
     return replace(whole, narrow=narrow, reaches=made.reaches)
 
 
-def _launch(made: BlockPlan, name: str, style: Style) -> Launch:
+def _launch(
+    made: BlockPlan, name: str, style: Style, leads: bool, front: frozenset[str] | None
+) -> Launch:
     plan = made.plan
     printer = _printer(made, name, style)
+    printer.leads, printer.front = leads, front
     return Launch(
         name,
         printer.print(),
@@ -96,6 +111,8 @@ def _launch(made: BlockPlan, name: str, style: Style) -> Launch:
         flat=made.flat,
         checks=printer.checks,
         asks_alignment=printer.asks_alignment,
+        leads=leads,
+        follows=front is not None,
         scalars=tuple(p for p in plan.params if p.by_value),
         # Sums along blocks are in no order of eager mode's: nothing is kept by roundings there.
         contract=style.contract or made.form in ("attention", "gradient"),

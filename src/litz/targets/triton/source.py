@@ -62,7 +62,8 @@ class Launch:
     in 32 bits, right where every one of ``reaches`` is less than 2^31, with room for a block.
     table: of a launch that does several calls, all its arguments.  contract: a product and a sum
     may be rounded once.  asks_alignment: its constexpr ALIGNED says whether all addresses are
-    multiples of 16 bytes.
+    multiples of 16 bytes.  leads, follows: its constexprs LEADS and FOLLOWS say whether what is
+    behind it, or it itself, may begin before all of the launch in front has ended.
     """
 
     name: str
@@ -80,10 +81,19 @@ class Launch:
     table: Table | None = None
     contract: bool = False
     asks_alignment: bool = False
+    leads: bool = False
+    follows: bool = False
 
-    def constants(self, config: Config, aligned: bool) -> tuple[tuple[str, int], ...]:
-        """The values of its constexprs, by their names."""
-        return config.constants + (("ALIGNED", aligned),) * self.asks_alignment
+    def constants(
+        self, config: Config, aligned: bool, early: bool = False
+    ) -> tuple[tuple[str, int], ...]:
+        """The values of its constexprs, by their names.  early: whether launches may overlap."""
+        asked = (
+            ("ALIGNED", self.asks_alignment, aligned),
+            ("LEADS", self.leads, early),
+            ("FOLLOWS", self.follows, early),
+        )
+        return config.constants + tuple((name, value) for name, has, value in asked if has)
 
     def layout(self) -> str:
         """What distinguishes launches of one source: types, the grid, and blocks to choose from."""
