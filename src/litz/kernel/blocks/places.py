@@ -1,8 +1,8 @@
 """Where accesses lie that are not one after the other along the lane.
 
 Elements that lie beside each other in memory and that one point reads, or writes, both are pairs:
-parts of complex numbers, say.  A loop along the lane steps over two elements at a time; loaded one
-after the other, each access would take half of what it touches.
+parts of complex numbers, say.  A loop along the lane, or the tile, steps over two elements at a
+time; loaded one after the other, each access would take half of what it touches.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def _unguarded(nodes: Sequence[Node]) -> list[Load]:
 
 
 def _neighbours(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[tuple[int, int]]:
-    """Which two places lie beside each other, in steps of two along the lane."""
+    """Which two places lie beside each other, in steps of two along the lane or the tile."""
+    along = [v for v in (plan.lane, plan.tile) if v is not None]
     number = {place: i for i, place in enumerate(places)}
     left_out = {p.name for p in plan.params if p.by_value or p.dtype is BOOL}
     for (buffer, index), i in number.items():
         after = number.get((buffer, index + 1))
         if after is None or (buffer, index - 1) in number or buffer in left_out:
             continue
-        if plan.lane is not None and coefficient(index, plan.lane) is const(2):
+        if any(coefficient(index, v) is const(2) for v in along):
             yield i, after
 
 
