@@ -61,16 +61,6 @@ def largest(x, y):
     a, b, c = tl.load(x + at), tl.load(x + 32 + at), tl.load(x + 64 + at)
     tl.store(y + at, tl.maximum(tl.maximum(-a, -b), -c))
 """
-BYTES = """
-import triton
-import triton.language as tl
-from litz.runtime.triton import helpers as litz
-
-@triton.jit
-def bytes_of(x, y):
-    at = tl.arange(0, 32)
-    tl.store(y + at, litz.cast(tl.load(x + at), tl.uint8))
-"""
 JOB = KernelJob(
     SOURCE,
     "split",
@@ -230,10 +220,3 @@ def test_an_array_in_place_of_parameters() -> None:
     assert with_array(head + body, 100) == array + body
     with pytest.raises(ValueError, match="other parameters"):
         with_array(head + body.replace("k_param_0", "k_param_1"), 100)
-
-
-def test_negative_floats_wrap_in_bytes(tmp_path: Path) -> None:
-    """As in eager mode; the instruction for bytes would make zeros of them."""
-    job = KernelJob(BYTES, "bytes_of", (("x", "*fp32"), ("y", "*u8")), form="ptx")
-    (binary,) = build([job], Cache(tmp_path))
-    assert re.findall(r"cvt\.rzi\.\w+\.f32", binary.code.decode()) == ["cvt.rzi.s64.f32"]

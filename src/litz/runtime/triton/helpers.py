@@ -130,8 +130,6 @@ def cast(x, to: tl.constexpr):
         return to_bf16(x.to(tl.float32))
     elif to == tl.float16:
         return x.to(tl.float32).to(tl.float16)  # as eager: by way of f32
-    elif to == tl.uint8 and x.dtype.is_floating():
-        return x.to(tl.int64).to(to)  # as eager: what is negative wraps
     else:
         return x.to(to)
 
@@ -590,20 +588,15 @@ def digamma(x):
     wide = x.to(tl.float64)
     reflected = x <= 0
     y = tl.where(reflected, 1 - wide, wide)
-    # 1 / y + 1 / (y + 1) + ... as one fraction: there are few units that divide in 64 bits.
-    small = y < 10
-    bottom = tl.where(small, y, 1)
-    first, top = bottom, tl.full([], 1, tl.float64)
-    for k in tl.static_range(1, 10):
-        top = top * (first + k) + bottom
-        bottom = bottom * (first + k)
-    low = tl.where(small, top / bottom, 0)
-    y = tl.where(small, y + 10, y)
-    inverse = 1 / y
-    z = inverse * inverse
+    low = tl.zeros_like(y)
+    for _ in tl.static_range(10):
+        small = y < 10
+        low = tl.where(small, low - 1 / y, low)
+        y = tl.where(small, y + 1, y)
+    z = 1 / (y * y)
     tail = z * (1 / 132 - z * (691 / 32760 - z * (1 / 12 - z * (3617 / 8160))))
     tail = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - tail))))
-    value = log(y) - 0.5 * inverse - tail - low
+    value = log(y) - 0.5 / y - tail + low
     # From the nearest integer: of a tiny argument nothing may be lost.
     off = wide - round(wide)
     # A name for pi would stand for its f32.
