@@ -27,11 +27,16 @@ def bias(x: Tensor, b: Tensor) -> Tensor:
     return x + b
 
 
+def across(x: Tensor, y: Tensor) -> Tensor:
+    return (x.t() + y).softmax(-1)
+
+
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
     interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 4),
     spread: ((data(2048),), {"y": 4, "x": 512}, 4),
     bias: ((data(2048, 2048), data(2048)), {"x": 1024}, 8),
+    across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Expr, product, size_hint
+from litz.index import Expr, coefficient, const, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
@@ -180,12 +180,25 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
             out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
+    least = 1
+    while least < _across(plan) and 2 * least * r <= PERSISTENT // 2 and rows // least >= PROGRAMS:
+        least *= 2
     for elements in (2048, 4096, 1024):
-        x = 1
+        x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
     return tuple(dict.fromkeys(out))
+
+
+def _across(plan: KernelPlan) -> int:
+    """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
+    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect]
+    if not plan.parallel or plan.lane is None:
+        return 1
+    found = (n for n in loads if plan.lane in n.index.free and plan.parallel[-1] in n.index.free)
+    across = [n for n in found if coefficient(n.index, plan.parallel[-1]) is const(1)]
+    return max((16 // n.dtype.bytes for n in across), default=1)
 
 
 def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
