@@ -9,6 +9,7 @@ reductions come at the end, as a kernel without reductions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from litz.index import Expr, Substitution, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
@@ -238,7 +239,11 @@ class _Maker(Parts):
                 out[n] = self.one(n, value, stores)
         stores += [self.within(move.store(s)) for s in replaced(along, known)]
         parallel = (self.p, *self.plan.parallel, *self.kept)
-        plans.append(self.phase(parallel, self.loops, stores))
+        made = self.phase(parallel, self.loops, stores)
+        # A position in several loops hides that elements along the last are contiguous.
+        if self.plan.lane is self.outer[-1] and made.reduced:
+            made = replace(made, lane=made.reduced[-1])
+        plans.append(made)
         return out
 
     def one(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
