@@ -236,16 +236,18 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     out = []
     if persistent:
         r = power_of_two(size)
-        best = max(wide, COLUMNS // r)
+        # A thread holds whole columns, as many as one access takes: no thread waits for another.
+        warp = 32 * max(4, 16 // narrowest(plan))
+        best = warp * max(1, COLUMNS // (warp * r))
         while best > wide and rows // best < PROGRAMS:
             best //= 2
-        # A thread holds half of its columns where they are short: few warps wait for each other.
-        short = best, min(2 * r, 32)
-        for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
+        short = (best, max(1, best // warp)) if best > wide else (wide, _warps(wide * r, 32))
+        others = ((times * wide, each) for times, each in ((1, 32), (1, 16), (2, 32), (1, 64)))
+        for width, warps in (short, *((x, _warps(x * r, each)) for x, each in others)):
             x = min(width, power_of_two(rows))
             while x * r > 4096 and x > 16:
                 x //= 2
-            out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
+            out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
