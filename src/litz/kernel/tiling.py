@@ -224,6 +224,22 @@ def choose_tile(
     return best
 
 
+def filled(t: Tiling, accesses: Sequence[Access]) -> Tiling:
+    """With a short loop behind the lane where that fills the gaps between what is stored.
+
+    Blocks over both store without gaps; what they load comes in a few streams.
+    """
+    stores = [a for a in accesses if a.is_store]
+    if t.tile is not None or t.lane not in t.parallel or not stores:
+        return t
+    for v in t.parallel:
+        size = v.extent.value if isinstance(v.extent, Const) else 0  # type: ignore[attr-defined]
+        gaps = ((_stride(a, t.lane), _stride(a, v)) for a in stores)
+        if v is not t.lane and 1 < size <= NEAR and set(gaps) == {(size, 1)}:
+            return Tiling(v, None, (*(x for x in t.parallel if x is not v), v))
+    return t
+
+
 def loop_order(
     loops: Sequence[Expr],
     accesses: Sequence[Access],
