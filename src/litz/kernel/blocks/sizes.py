@@ -241,13 +241,12 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         best = warp * max(1, COLUMNS // (warp * r))
         while best > wide and rows // best < PROGRAMS:
             best //= 2
-        short = (best, max(1, best // warp)) if best > wide else (wide, _warps(wide * r, 32))
-        others = ((times * wide, each) for times, each in ((1, 32), (1, 16), (2, 32), (1, 64)))
-        for width, warps in (short, *((x, _warps(x * r, each)) for x, each in others)):
+        short = best, warp // 32 * r if best >= warp else 32
+        for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
             x = min(width, power_of_two(rows))
             while x * r > 4096 and x > 16:
                 x //= 2
-            out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
+            out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
