@@ -53,7 +53,12 @@ def test_a_pipeline_prints_itself() -> None:
     )
     assert convolutions == "TakeConvolutions(on=(), built=False)"
     assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")
-    assert last == ["FillInPlace(blocks=('cuda',))", "SeparateBias()", "CommunicateInPlace()"]
+    assert last == [
+        "FillInPlace(blocks=('cuda',))",
+        "SeparateBias()",
+        "CommunicateInPlace()",
+        "ReduceByRows(blocks=('cuda',))",
+    ]
 
 
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
@@ -63,6 +68,7 @@ def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     names += "# TakeEpilogues(measured=(), plain=())\n# TakeConvolutions(on=(), built=False)\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
     names += "# FillInPlace(blocks=())\n# SeparateBias()\n# CommunicateInPlace()\n"
+    names += "# ReduceByRows(blocks=())\n"
     assert text.startswith(f"{names}program(")
     assert isinstance(parse(text).nodes[0], Extern)
 

@@ -44,6 +44,21 @@ def steps(x: Tensor) -> Tensor:
     return x[:, :-1] - x[:, 1:]
 
 
+def stacked(x: Tensor, y: Tensor) -> Tensor:
+    """Tiles: contiguous down columns where it is read, in pairs along rows where it is written."""
+    return torch.stack((x.t(), y.t()), -1)
+
+
+def parted(x: Tensor) -> Tensor:
+    """The other way round."""
+    first, second = x.unbind(-1)
+    return torch.stack((first + second, first - second)).transpose(1, 2).contiguous()
+
+
+def four(x: Tensor) -> Tensor:
+    return torch.stack((x, x * 2, x + 1, x - 3), -1)
+
+
 CASES: tuple[tuple[Callable[..., object], tuple[Tensor, ...], tuple[int, int]], ...] = (
     (turned, (torch.randn(3, 5, 14), torch.randn(3, 7, dtype=torch.complex64)), (2, 1)),
     (nibbles, (torch.randint(0, 256, (9, 31), dtype=torch.uint8),), (0, 1)),
@@ -51,6 +66,9 @@ CASES: tuple[tuple[Callable[..., object], tuple[Tensor, ...], tuple[int, int]], 
     (guarded, (torch.randn(5, 12),), (0, 0)),
     (of_bools, (torch.randn(5, 12),), (0, 0)),
     (steps, (torch.randn(5, 12),), (0, 0)),
+    (stacked, (torch.randn(20, 35), torch.randn(20, 35)), (0, 1)),
+    (four, (torch.randn(5, 12),), (0, 2)),
+    (parted, (torch.randn(20, 35, 2),), (1, 0)),
 )
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
 from litz.kernel.blocks import split  # noqa: E402
+from litz.kernel.blocks.choose import choose  # noqa: E402
 
 TRITON = {"target": "triton"}
 
@@ -99,3 +100,27 @@ def test_a_maximum_and_the_total_below_it_are_one_pass(name: str) -> None:
     assert kernel.recipe is not None and len(kernel.recipe.kernels) == count
     check(fn, x, runs=1, judge=False, **TRITON, reduction="split")
     check(fn, rand(3, 90), runs=1, **TRITON, reduction="split")
+
+
+def of_rows(x: Tensor, by: Tensor) -> Tensor:
+    return (x[:, 1:] * by).square().sum()
+
+
+def first_of_rows(x: Tensor, by: Tensor) -> Tensor:
+    return (x[:, 1:] * by).argmax()
+
+
+@pytest.mark.parametrize("rows", [64, 61])
+@pytest.mark.parametrize("fn", [of_rows, first_of_rows])
+def test_parts_are_whole_rows_where_rows_lie_apart(
+    fn: Callable[[Tensor, Tensor], Tensor], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block runs along them, not over parts."""
+    monkeypatch.setattr(split, "PROGRAMS", 32)
+    x, by = rand(rows, 25), rand(rows, 1)
+    check(fn, x, by, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(fn, x, by, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    first, _ = choose(kernel.plan).kernels
+    assert len(first.plan.reduced) == 2
+    assert first.plan.lane is first.plan.reduced[-1]

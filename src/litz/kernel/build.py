@@ -23,6 +23,7 @@ from litz.kernel.tiling import (
     accesses_of,
     best_score,
     choose_tiling,
+    filled,
     loop_order,
 )
 from litz.kernel.unfold import halves_apart, unfold_where_better
@@ -109,6 +110,8 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
         raise ValueError("a scan has to run along the one reduced loop of its kernel")
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
+    if group.device != "cpu" and not reduced:
+        tiling = filled(tiling, accesses)
     lane, tile = tiling.lane, tiling.tile
     positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))
     r_order = (

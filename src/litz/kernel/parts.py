@@ -27,7 +27,8 @@ class Parts:
     def __init__(self, plan: KernelPlan, size: Expr, part: Expr) -> None:
         self.plan, self.size, self.part = plan, size, part
         self.parts = ceildiv(size, part)
-        self.p, self.q = var("xpart", self.parts), var("rpart", part)
+        self.p: Expr = var("xpart", self.parts)
+        self.q: Expr = var("rpart", part)
         self.r = var("rparts", self.parts)
         self.points = product(extent(v) for v in plan.parallel)
         self.at = linear(plan.parallel)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, Var, coefficient, size_hint
@@ -25,7 +27,8 @@ class Access:
     """One load or store: its index, the bytes that it moves of an element.
 
     through: loops that data depends on which decides where; None where none does.  share: of all
-    points, those at which it is made, as far as masks of single loops say.
+    points, those at which it is made, as far as masks of single loops say.  beside: elements that
+    lie one behind the other and that a point moves all, this one among them.
     """
 
     index: Expr
@@ -33,6 +36,7 @@ class Access:
     is_store: bool
     through: frozenset[Expr] | None = None
     share: float = 1.0
+    beside: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,18 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
         if s.buffer in sizes:
             size = sizes[s.buffer] * (1 if s.mode == "set" else 2)  # an update reads as well
             out[s.buffer, s.index] = Access(s.index, size, True, _through(s))
-    return list(out.values())
+    several = Counter(buffer for buffer, _ in out)
+    return [a if several[at[0]] == 1 else _beside(at, a, out) for at, a in out.items()]
+
+
+def _beside(at: tuple[str, Expr], a: Access, out: Mapping[tuple[str, Expr], Access]) -> Access:
+    """With its neighbours, of what is loaded or of what is stored."""
+    count = 1
+    for step in (1, -1):
+        e = at[1] + step
+        while (other := out.get((at[0], e))) and other.is_store == a.is_store:
+            count, e = count + 1, e + step
+    return a if count == 1 or a.through else replace(a, beside=count)
 
 
 def _through(n: Load | Store) -> frozenset[Expr] | None:
@@ -126,13 +141,18 @@ def _touched(a: Access, loops: Sequence[Expr]) -> float:
 
 
 def _stride(a: Access, v: Expr) -> int | None:
-    """Elements between neighbours along ``v``; None where that is no constant."""
+    """Elements between neighbours along ``v``; None where that is no constant.
+
+    1 where those between are moved as well: interleaved results, parts of complex numbers.
+    """
     if a.through and v in a.through:
         return None
     if v not in a.index.free:
         return 0
     c = coefficient(a.index, v)
-    return c.value if isinstance(c, Const) else None
+    if not isinstance(c, Const):
+        return None
+    return 1 if 1 < c.value <= a.beside else c.value
 
 
 def lane_score(
@@ -202,6 +222,22 @@ def choose_tile(
         if score > best_score:
             best, best_score = v, score
     return best
+
+
+def filled(t: Tiling, accesses: Sequence[Access]) -> Tiling:
+    """With a short loop behind the lane where that fills the gaps between what is stored.
+
+    Blocks over both store without gaps; what they load comes in a few streams.
+    """
+    stores = [a for a in accesses if a.is_store]
+    if t.tile is not None or t.lane not in t.parallel or not stores:
+        return t
+    for v in t.parallel:
+        size = v.extent.value if isinstance(v.extent, Const) else 0  # type: ignore[attr-defined]
+        gaps = ((_stride(a, t.lane), _stride(a, v)) for a in stores)
+        if v is not t.lane and 1 < size <= NEAR and set(gaps) == {(size, 1)}:
+            return Tiling(v, None, (*(x for x in t.parallel if x is not v), v))
+    return t
 
 
 def loop_order(

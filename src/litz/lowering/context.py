@@ -28,6 +28,8 @@ NUMBER: Final = "a number that the host computes"
 MAX_BODY_NODES = 160
 # A value read more than once is stored if computing it again costs more than this (in additions).
 RECOMPUTE_COST = 3
+# Likewise on a GPU, of all of its readers but one: memory takes longer there.
+RECOMPUTE_GPU = 16
 
 
 class Unsupported(Exception):

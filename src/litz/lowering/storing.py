@@ -12,7 +12,8 @@ from litz.graph.aliasing import is_returned, is_view_op, sharing, shown
 from litz.graph.calls import is_random
 from litz.graph.values import eager_value, same_dims
 from litz.ir import body
-from litz.lowering.context import RECOMPUTE_COST
+from litz.ir.ops import op
+from litz.lowering.context import RECOMPUTE_COST, RECOMPUTE_GPU
 from litz.lowering.layouts import laid_out
 from litz.lowering.places import is_quick, place_of
 from litz.lowering.registry import Result
@@ -32,7 +33,7 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
     if out.lazy is None:
         return own(low, n, out, r)
     loads = body.loads((out.lazy,))
-    shared = n_users > 1 and (_reads_more(out, loads) or body.cost(out.lazy) > RECOMPUTE_COST)
+    shared = n_users > 1 and (_reads_more(out, loads) or _takes_long(low, out, n_users))
     shared = shared and not _converges(n) and not _is_table(low, out)
     wanted = shared or is_returned(n)
     wanted = wanted or (low.settings.keep_random and is_random(n.target))
@@ -51,6 +52,16 @@ def _reads_more(v: TensorValue, loads: Sequence[body.Load]) -> bool:
     own = [a for a in axes(v.shape) if a is not ZERO]
     whole = [n.dtype.bytes for n in loads if all(a in n.vars for a in own)]
     return len(loads) > 1 and (len(whole) > 1 or sum(whole) > v.dtype.bytes)
+
+
+def _takes_long(low: GraphLowering, v: TensorValue, users: int) -> bool:
+    """Whether a value is better loaded than computed by each of its readers."""
+    assert v.lazy is not None
+    if not low.settings.on_gpu(v.device):
+        return body.cost(v.lazy) > RECOMPUTE_COST
+    own = {a for a in axes(v.shape) if a is not ZERO}
+    each = [n for n in body.walk((v.lazy,)) if isinstance(n, body.Op) and own <= set(n.vars)]
+    return sum(op(n.name).cost for n in each) * (users - 1) > RECOMPUTE_GPU
 
 
 def _is_table(low: GraphLowering, v: TensorValue) -> bool:

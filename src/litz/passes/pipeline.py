@@ -25,6 +25,7 @@ from litz.passes.flash import TakeAttention
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
 from litz.passes.rivals import Behind, Rivals
+from litz.passes.rows import ReduceByRows
 
 EXACT: Final = ("relu",)  # what ATen's call with a product gives bit by bit, nan included
 
@@ -78,7 +79,7 @@ def pipeline(
     templates = Behind(rivals, behind) if rivals else None
     taken = TakeTemplates(known, epilogues=epilogues, convolutions=convolutions, rivals=templates)
     attention = FindAttention(known), TakeAttention(known, templates)
-    return Pipeline((*attention, taken, *behind))
+    return Pipeline((*attention, taken, *behind, ReduceByRows(blocks)))
 
 
 def run_passes(

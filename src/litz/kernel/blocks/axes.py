@@ -53,7 +53,7 @@ def choose_axes(plan: KernelPlan) -> Axes:
         rest = tuple(v for v in dims if v is not plan.lane and v is not second)
         z = (Axis("z", rest),) if rest else ()
         return Axes((*z, Axis("y", (second,)), Axis("x", (plan.lane,))), r)
-    if r is None and _rows_apart(plan):
+    if r is None and not spreads(plan) and _rows_apart(plan):
         return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
     if r is None and plan.tile is None and (_rows_together(plan) or _rows_share(plan)):
         return Axes((Axis("y", dims[:-1]), Axis("x", dims[-1:])), None)
@@ -114,6 +114,14 @@ def _rows_together(plan: KernelPlan) -> bool:
     return any(
         dims[-1] in n.index.free and not any(v in n.index.free for v in dims[:-1]) for n in loads
     )
+
+
+def spreads(plan: KernelPlan) -> bool:
+    """Whether all that varies along a row is the same in all rows, which are stored at once."""
+    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    dims = frozenset(plan.parallel[:-1])
+    along = [n for n in loads if plan.lane in n.vars]
+    return _rows_together(plan) and not any(dims & set(n.vars) for n in along)
 
 
 def _rows_share(plan: KernelPlan) -> bool:

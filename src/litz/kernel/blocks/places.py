@@ -1,8 +1,8 @@
 """Where accesses lie that are not one after the other along the lane.
 
 Elements that lie beside each other in memory and that one point reads, or writes, both are pairs:
-parts of complex numbers, say.  A loop along the lane steps over two elements at a time; loaded one
-after the other, each access would take half of what it touches.
+parts of complex numbers, say.  A loop along the lane, or the tile, steps over two elements at a
+time; loaded one after the other, each access would take half of what it touches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, Sum, coefficient, const, sum_
+from litz.index import Const, Expr, Sum, coefficient, sum_
 from litz.ir.body import Load, Masked, Node, Store, walk
 from litz.ir.dtype import BOOL
 from litz.kernel.nodes import roots
@@ -23,12 +23,17 @@ def pairs_of(plan: KernelPlan) -> tuple[dict[Load, Load], dict[Store, Store]]:
         return {}, {}
     several = Counter(s.buffer for s in plan.stores)
     loads = [n for n in _unguarded(roots(plan.stores)) if not n.indirect]
-    # Of more than two stores to a buffer one might have to come between.
-    kept = [s for s in plan.stores if s.mode == "set" and several[s.buffer] == 2]
-    kept = [s for s in kept if s.mask is None and not s.indirect]
+    kept = [s for s in plan.stores if s.mode == "set" and s.mask is None and not s.indirect]
+    reads = _runs(plan, [(n.buffer, n.index) for n in loads])
+    # Of other stores to a buffer one might have to come between.
+    writes = [
+        run
+        for run in _runs(plan, [(s.buffer, s.index) for s in kept])
+        if len(run) == several[kept[run[0]].buffer]
+    ]
     return (
-        {loads[a]: loads[b] for a, b in _neighbours(plan, [(n.buffer, n.index) for n in loads])},
-        {kept[a]: kept[b] for a, b in _neighbours(plan, [(s.buffer, s.index) for s in kept])},
+        {loads[a]: loads[b] for run in reads for a, b in zip(run[::2], run[1::2], strict=False)},
+        {kept[a]: kept[b] for run in writes for a, b in zip(run[::2], run[1::2], strict=False)},
     )
 
 
@@ -44,16 +49,24 @@ def _unguarded(nodes: Sequence[Node]) -> list[Load]:
     return [n for n in found if isinstance(n, Load)]
 
 
-def _neighbours(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[tuple[int, int]]:
-    """Which two places lie beside each other, in steps of two along the lane."""
+def _runs(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[list[int]]:
+    """Which places lie one behind the other, no more than steps along the lane or the tile take.
+
+    Such steps are even: pairs are the places' first two, the next two and so on.
+    """
+    along = [v for v in (plan.lane, plan.tile) if v is not None]
     number = {place: i for i, place in enumerate(places)}
     left_out = {p.name for p in plan.params if p.by_value or p.dtype is BOOL}
     for (buffer, index), i in number.items():
-        after = number.get((buffer, index + 1))
-        if after is None or (buffer, index - 1) in number or buffer in left_out:
+        if (buffer, index + 1) not in number or (buffer, index - 1) in number:
             continue
-        if plan.lane is not None and coefficient(index, plan.lane) is const(2):
-            yield i, after
+        found = (coefficient(index, v) for v in along)
+        steps = [c.value for c in found if isinstance(c, Const) and c.value > 0 == c.value % 2]
+        if steps and buffer not in left_out:
+            run = [i]
+            while len(run) < min(steps) and (buffer, index + len(run)) in number:
+                run.append(number[buffer, index + len(run)])
+            yield run
 
 
 def rows_of(plan: KernelPlan) -> dict[Load, Expr]:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Expr, product, size_hint
+from litz.index import Expr, coefficient, const, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.blocks.axes import PART, choose_axes, combined_along, row_block, whole_block
+from litz.kernel.blocks.axes import (
+    PART,
+    choose_axes,
+    combined_along,
+    row_block,
+    spreads,
+    whole_block,
+)
+from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
@@ -27,6 +35,8 @@ SORTED = 1 << 12  # elements of columns that one program sorts
 LOADED = 64  # values that a thread may load of a space of several dims
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
+COLUMNS = 1 << 10  # elements of short columns that a program reduces
+SPREAD = 4  # accesses of a thread that stores what rows share
 HELD_COLUMN = 64  # elements of a column that a block holds
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
@@ -97,15 +107,15 @@ def is_busy(plan: KernelPlan) -> bool:
 
 
 def _widths(
-    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30
+    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = 4
 ) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
     programs: how many there are of blocks of so many elements: too few of them, and blocks shrink.
-    most: elements that a thread has by default.
+    most: elements that a thread has by default.  warps: by default, where they wait for memory.
     """
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
-    first = min(2 * each if is_busy(plan) else each, most), 4
+    first = (min(2 * each, most), 4) if is_busy(plan) else (min(each, most), warps)
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
@@ -120,7 +130,8 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
     most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
-    widths = _widths(plan, lambda block: size // block * apart, most)
+    warps = 8 if len(axes.parallel) > 1 else 4  # of programs that begin with the place of a row
+    widths = _widths(plan, lambda block: size // block * apart, most, warps)
     out = [Config((("x", min(block, power_of_two(size))),), warps) for block, warps in widths]
     return tuple(dict.fromkeys(out))
 
@@ -141,6 +152,9 @@ def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     for block, warps in _widths(plan, lambda block: count * hint(row.size) // block, most):
         x = min(whole_block(row.size), block)
         x = x if x >= PART else min(row_block(row.size), block)
+        if spreads(plan):
+            while block < SPREAD * 128 * warps and count * hint(row.size) // block > 2 * PROGRAMS:
+                block *= 2
         y = min(block // x, power_of_two(count))
         out.append(Config((("y", y), ("x", x)), warps))
     return tuple(dict.fromkeys(out))
@@ -150,7 +164,9 @@ def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     ys, xs = (power_of_two(hint(a.size)) for a in axes.blocked)
     wide = 128 if narrowest(plan) < 4 else 64
     sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
-    out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in sides]
+    first = ((64, 16, 4),) if pairs_of(plan)[1] else ()  # of several results a thread holds all
+    tries = (*first, *sides)
+    out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in tries]
     return tuple(dict.fromkeys(out))
 
 
@@ -175,8 +191,11 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
             out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
+    least = 1
+    while least < _across(plan) and 2 * least * r <= PERSISTENT // 2 and rows // least >= PROGRAMS:
+        least *= 2
     for elements in (2048, 4096, 1024):
-        x = 1
+        x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
@@ -194,6 +213,16 @@ def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
     return tuple(dict.fromkeys(out))
+
+
+def _across(plan: KernelPlan) -> int:
+    """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
+    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect]
+    if not plan.parallel or plan.lane is None:
+        return 1
+    found = (n for n in loads if plan.lane in n.index.free and plan.parallel[-1] in n.index.free)
+    across = [n for n in found if coefficient(n.index, plan.parallel[-1]) is const(1)]
+    return max((16 // n.dtype.bytes for n in across), default=1)
 
 
 def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
@@ -230,8 +259,15 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
     if persistent:
-        for times, each in ((1, 32), (1, 16), (2, 32), (1, 64)):
-            r, x = power_of_two(size), min(wide * times, power_of_two(rows))
+        r = power_of_two(size)
+        # A thread holds whole columns, as many as one access takes: no thread waits for another.
+        warp = 32 * max(4, 16 // narrowest(plan))
+        best = warp * max(1, COLUMNS // (warp * r))
+        while best > wide and rows // best < PROGRAMS:
+            best //= 2
+        short = best, warp // 32 * r if best >= warp else 32
+        for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
+            x = min(width, power_of_two(rows))
             while x * r > 4096 and x > 16:
                 x //= 2
             out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))

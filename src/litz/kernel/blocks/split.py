@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Substitution, coefficient, const, min_, product, size_hint, symbol
+from litz.index import (
+    Expr,
+    Substitution,
+    coefficient,
+    const,
+    min_,
+    product,
+    size_hint,
+    symbol,
+    var,
+)
 from litz.ir import body as nodes
 from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
@@ -128,22 +138,45 @@ def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
     return parts if size >= (TALL if down else LONG) else 0
 
 
-def _part(size: int, parts: int) -> Expr:
-    """Elements of a part: all of one length where that can be, else at least on whole accesses."""
+def _part(size: int, parts: int, aligned: int) -> Expr:
+    """Elements of a part: all of one length where that can be, else multiples of ``aligned``."""
     for n in range(parts, parts // 2, -1):
-        if size % (n * ALIGNED) == 0:
+        if size % (n * aligned) == 0:
             return const(size // n)
-    return const(-(-size // (parts * ALIGNED)) * ALIGNED)
+    return const(-(-size // (parts * aligned)) * aligned)
+
+
+def _digits(position: Expr, loops: Loops) -> dict[Expr, Expr]:
+    """Each of several loops at a position in all of them."""
+    found: dict[Expr, Expr] = {}
+    for v in reversed(loops[1:]):
+        found[v] = position % extent(v)
+        position = position // extent(v)
+    return {**found, loops[0]: position}
 
 
 class _Maker(Parts):
-    """kept: reduced dims that the first kernel of every pass leaves to the second."""
+    """kept: reduced dims that the first kernel of every pass leaves to the second.
+
+    loops: over a part: over its elements, or over turns of the outermost dim and the others, where
+    there are enough turns for all parts to have whole ones.
+    """
 
     def __init__(self, plan: KernelPlan, parts: int, kept: Loops) -> None:
         self.kept = kept
         self.outer = tuple(v for v in plan.reduced if v not in kept)
         size = product(extent(v) for v in self.outer)
-        super().__init__(plan, size, _part(size_hint(size), parts))
+        first, *others = self.outer
+        if others and (turns := size_hint(extent(first))) >= parts:
+            each = _part(turns, parts, 1)
+            super().__init__(plan, size, each * product(extent(v) for v in others))
+            turn = var("rturn", each)
+            self.loops: Loops = (turn, *others)
+            self.q = linear(self.loops)
+            self.moved: dict[Expr, Expr] = {first: self.p * each + turn}
+        else:
+            super().__init__(plan, size, _part(size_hint(size), parts, ALIGNED))
+            self.loops, self.moved = (self.q,), _digits(self.position, self.outer)
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.left: dict[Node, Temporary] = {}  # of each part of a state
@@ -235,13 +268,7 @@ class _Maker(Parts):
         plans: list[KernelPlan],
     ) -> dict[Node, Node]:
         """Adds the plan that reduces parts; returns what each reduction is in terms of them."""
-        rest = self.position
-        index: dict[Expr, Expr] = {}
-        for v in reversed(self.outer[1:]):
-            index[v] = rest % extent(v)
-            rest = rest // extent(v)
-        index[self.outer[0]] = rest
-        move = Rewriter(Substitution(index))
+        move = Rewriter(Substitution(self.moved))
         stores: list[Store] = []
         out: dict[Node, Node] = {}
         for n in reduces:
@@ -256,7 +283,11 @@ class _Maker(Parts):
                 out[n] = self.one(n, value, stores)
         stores += [self.within(move.store(s)) for s in replaced(along, known)]
         parallel = (self.p, *self.plan.parallel, *self.kept)
-        plans.append(self.phase(parallel, (self.q,), stores))
+        made = self.phase(parallel, self.loops, stores)
+        # A position in several loops hides that elements along the last are contiguous.
+        if self.plan.lane is self.outer[-1] and made.reduced:
+            made = replace(made, lane=made.reduced[-1])
+        plans.append(made)
         return out
 
     def one(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
@@ -266,7 +297,7 @@ class _Maker(Parts):
         value = self.inside(value, nodes.const(value.dtype, n.row.identity(value.dtype)))
         if n.row.positional:
             return self.argument(n, value, stores)
-        left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
+        left = self.leave(stores, nodes.reduce(n.kind, self.loops, value))
         return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
 
     def total(self, value: Node, top: Node, stores: list[Store]) -> Node:
@@ -276,10 +307,10 @@ class _Maker(Parts):
         """
         least = nodes.const(value.dtype, MAX.identity(value.dtype))
         value = self.inside(value, least)
-        own = nodes.reduce("max", (self.q,), value)
+        own = nodes.reduce("max", self.loops, value)
         power = nodes.op("exp", nodes.op("sub", value, own))
         tops, sums = (
-            self.back(self.leave(stores, n)) for n in (own, nodes.reduce("sum", (self.q,), power))
+            self.back(self.leave(stores, n)) for n in (own, nodes.reduce("sum", self.loops, power))
         )
         less = nodes.op("mul", sums, nodes.op("exp", nodes.op("sub", tops, top)))
         less = nodes.masked(nodes.op("eq", tops, least), nodes.const(value.dtype, 0), less)
@@ -297,8 +328,8 @@ class _Maker(Parts):
         return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
 
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
-        best = self.leave(stores, nodes.reduce(n.row.best, (self.q,), value))
-        where = nodes.reduce(n.kind, (self.q,), value)
+        best = self.leave(stores, nodes.reduce(n.row.best, self.loops, value))
+        where = nodes.reduce(n.kind, self.loops, value)
         first = nodes.index(self.p * self.part)
         spots = self.leave(stores, nodes.op("add", where, first))
         winner = nodes.reduce(n.kind, (self.r,), self.back(best))
@@ -322,10 +353,10 @@ class _Maker(Parts):
     ) -> tuple[Temporary, Temporary]:
         """Mean and squared deviations of each part, in one pass where parts are of one length."""
         if self.ragged is None:
-            mean = nodes.reduce("welford_mean", (self.q,), value)
-            squares = nodes.reduce("welford_m2", (self.q,), value)
+            mean = nodes.reduce("welford_mean", self.loops, value)
+            squares = nodes.reduce("welford_m2", self.loops, value)
             return self.leave(stores, mean), self.leave(stores, squares)
         zero = nodes.const(dtype, 0)
         count = min_(self.part, self.size - self.p * self.part)
-        mean, deviations = chunk_moments(value, (self.q,), count, lambda x: self.inside(x, zero))
+        mean, deviations = chunk_moments(value, self.loops, count, lambda x: self.inside(x, zero))
         return self.leave(stores, mean), self.leave(stores, deviations)

@@ -1,0 +1,132 @@
+"""Reductions over all elements, by rows where rows are reduced besides.
+
+The loss of a normalised matrix, say: a program that has a row's scale holds the row, and adds up
+what the loss has of it.  By itself such a reduction would read all of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import ClassVar
+
+from litz.dataclass import dataclass
+from litz.index import (
+    ONE,
+    Expr,
+    Substitution,
+    coefficient,
+    contiguous_strides,
+    linear,
+    product,
+    size_hint,
+    var,
+)
+from litz.ir.body import (
+    Load,
+    Node,
+    Reduce,
+    Rewriter,
+    Store,
+    load,
+    reduce,
+    reduces_evenly,
+    replaced,
+    walk,
+)
+from litz.ir.program import Buffer, Loops, Program, ProgramNode
+
+ROWS = 512  # that keep a large machine busy
+ROW = 64  # elements, so that what rows come to is little beside them
+
+
+@dataclass(frozen=True)
+class ReduceByRows:
+    """Such a reduction becomes two: of each row, beside the nest that does so, and of the rest.
+
+    blocks: kinds of devices whose kernels run over blocks.
+    """
+
+    blocks: tuple[str, ...] = ()
+    name: ClassVar[str] = "reduce by rows"
+
+    def __call__(self, program: Program) -> Program:
+        nodes: list[ProgramNode] = []
+        rows: list[Loops] = []  # nests that reduce rows, so far
+        buffers = dict(program.buffers)
+        names = (x for n in count(len(buffers)) if (x := f"buf{n}") not in buffers)
+        for n in program.nodes:
+            if isinstance(n, Loops) and n.device.partition(":")[0] in self.blocks:
+                axes = next((len(r.axes) for r in rows if _shares(r, n)), 0)
+                if axes:
+                    own, n = _parts(n, axes, names, buffers)
+                    nodes.append(own)
+                elif n.axes and n.reduce_axes:
+                    rows.append(n)
+            nodes.append(n)
+        if len(nodes) == len(program.nodes):
+            return program
+        return replace(program, nodes=tuple(nodes), buffers=buffers)
+
+
+def _shares(rows: Loops, n: Loops) -> bool:
+    """Whether a nest reduces all of what another reads by rows, many and not short."""
+    loops = (*rows.axes, *rows.reduce_axes)
+    if n.axes or [v.extent for v in n.reduce_axes] != [v.extent for v in loops]:  # type: ignore[attr-defined]
+        return False
+    sizes = (product(v.extent for v in some) for some in (rows.axes, rows.reduce_axes))  # type: ignore[attr-defined]
+    if any(size_hint(e, default=0) < least for e, least in zip(sizes, (ROWS, ROW), strict=True)):
+        return False
+    found = _reduces(n)
+    plain = all(not r.row.positional and not r.row.counts for r in found)
+    even = reduces_evenly(found, n.reduce_axes) and all(
+        s.mode == "set" and not s.indirect and s.mask is None for s in n.stores
+    )
+    if not found or not plain or not even:
+        return False
+    turn = Substitution(dict(zip(loops, n.reduce_axes, strict=True)))
+    along = (x for x in _whole(rows, loops) if _is_along(x, rows.reduce_axes))
+    read = {(x.buffer, turn(x.index)) for x in along}
+    return any((x.buffer, x.index) in read for x in _whole(n, n.reduce_axes))
+
+
+def _is_along(x: Load, row: Sequence[Expr]) -> bool:
+    """Whether rows are contiguous, so that a program holds or walks along one."""
+    return any(coefficient(x.index, v) is ONE for v in row)
+
+
+def _reduces(n: Loops) -> list[Reduce]:
+    return [x for x in walk(r for s in n.stores for r in s.roots()) if isinstance(x, Reduce)]
+
+
+def _whole(n: Loops, loops: Sequence[Expr]) -> Iterator[Load]:
+    """What a nest loads at each of its points."""
+    for x in walk(r for s in n.stores for r in s.roots()):
+        if isinstance(x, Load) and not x.indirect and all(v in x.vars for v in loops):
+            yield x
+
+
+def _parts(
+    n: Loops, axes: int, names: Iterator[str], buffers: dict[str, Buffer]
+) -> tuple[Loops, Loops]:
+    """The nest of rows, of which the first loops count so many, and the one of what they give."""
+    extents = [v.extent for v in n.reduce_axes]  # type: ignore[attr-defined]
+    shape = tuple(extents[:axes])
+    own = [var(f"i{k}", e) for k, e in enumerate(shape)]
+    inner = [var(f"r{k}", e) for k, e in enumerate(extents[axes:])]
+    again = [var(f"r{k}", e) for k, e in enumerate(shape)]
+    move = Rewriter(Substitution(dict(zip(n.reduce_axes, (*own, *inner), strict=True))))
+    stores: list[Store] = []
+    left: dict[Node, Node] = {}
+    for r in _reduces(n):
+        name, strides = next(names), contiguous_strides(shape)
+        buffers[name] = Buffer(name, r.dtype, shape, strides, n.device)
+        stores.append(
+            Store(name, linear(own, strides), reduce(r.kind, tuple(inner), move(r.args[0])))
+        )
+        left[r] = reduce(r.kind, tuple(again), load(r.dtype, name, linear(again, strides)))
+    rows = replace(
+        n, name=f"{n.name}_rows", axes=tuple(own), reduce_axes=tuple(inner), stores=tuple(stores)
+    )
+    return rows, replace(n, reduce_axes=tuple(again), stores=tuple(replaced(n.stores, left)))

@@ -1,0 +1,77 @@
+"""Blocks of kernels for a GPU, at the sizes where they matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from traces import Spec, data, floats, trace
+
+Tensor = torch.Tensor
+
+
+def interleaved(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack((x.t(), y.t()), -1)
+
+
+def short_columns(x: Tensor) -> Tensor:
+    return x.mean(1)
+
+
+def spread(x: Tensor) -> Tensor:
+    return x.expand(2048, 2048) * 2
+
+
+def bias(x: Tensor, b: Tensor) -> Tensor:
+    return x + b
+
+
+def across(x: Tensor, y: Tensor) -> Tensor:
+    return (x.t() + y).softmax(-1)
+
+
+def channels(x: Tensor, s: Tensor) -> Tensor:
+    """Rows are less than there are parts of all of them."""
+    return (x * s[:, None, None]).square().sum((0, 2, 3))
+
+
+CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
+    interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
+    short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
+    spread: ((data(2048),), {"y": 4, "x": 512}, 4),
+    bias: ((data(2048, 2048), data(2048)), {"x": 1024}, 8),
+    channels: ((data(4, 32, 181, 181), data(32)), {"x": 1, "r": 8192}, 16),
+    across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
+}
+
+
+@pytest.mark.parametrize("fn", CASES, ids=lambda f: f.__name__)
+def test_default_blocks(fn: Callable[..., Tensor]) -> None:
+    specs, blocks, warps = CASES[fn]
+    (made,) = trace(fn, *specs)
+    (kernel,) = made.stages.kernels
+    assert kernel.triton is not None
+    first = kernel.triton.launches[0].configs[0]
+    assert (dict(first.blocks), first.warps) == (blocks, warps)
+
+
+def normed(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, (256,), w).square().mean()
+
+
+def test_a_norm_and_its_loss_store_nothing_but_the_gradient() -> None:
+    """The row that has a scale adds up its part of the loss; what is cheap is computed twice."""
+    forward, backward = trace(normed, floats(1024, 256), floats(256))
+    for made, large in ((forward, 0), (backward, 1)):
+        assert made.stages.program is not None
+        temps = [b for b in made.stages.program.buffers.values() if b.kind == "temp"]
+        assert sum([str(n) for n in b.shape] == ["1024", "256"] for b in temps) == large
+    assert [len(k.plan.params) for k in forward.stages.kernels] == [4, 2]
+
+
+def test_stores_with_gaps_are_filled() -> None:
+    """Rows of pixels are interleaved: blocks follow what is stored."""
+    (made,) = trace(lambda x: torch.nn.functional.pixel_shuffle(x, 2), data(4, 28, 90, 90))
+    (kernel,) = made.stages.kernels
+    assert "tl.store(b1 + (xindex)" in kernel.source
