@@ -140,7 +140,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         rows=rows,
         backward=_backward(plan, style),
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
-        pairs=form == "once" and any(pairs_of(plan)),
+        pairs=form == "once" and not style.block_pointers and any(pairs_of(plan)),
     )
 
 

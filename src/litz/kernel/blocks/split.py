@@ -8,6 +8,7 @@ reductions come at the end, as a kernel without reductions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -138,11 +139,17 @@ def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
     return parts if size >= (TALL if down else LONG) else 0
 
 
-def _part(size: int, parts: int, aligned: int) -> Expr:
-    """Elements of a part: all of one length where that can be, else multiples of ``aligned``."""
-    for n in range(parts, parts // 2, -1):
-        if size % (n * aligned) == 0:
-            return const(size // n)
+def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
+    """Elements of a part: all of one length where that can be, else multiples of ``aligned``.
+
+    sizes: of a row's dims.  At best parts end where a dim does, and nothing is divided along them.
+    """
+    size = math.prod(sizes)
+    even = [size // n for n in range(parts, parts // 2, -1) if size % (n * aligned) == 0]
+    inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
+    whole = [p for p in even if all(p % n == 0 or n % p == 0 for n in inner)]
+    if even:
+        return const((whole or even)[0])
     return const(-(-size // (parts * aligned)) * aligned)
 
 
@@ -168,14 +175,15 @@ class _Maker(Parts):
         size = product(extent(v) for v in self.outer)
         first, *others = self.outer
         if others and (turns := size_hint(extent(first))) >= parts:
-            each = _part(turns, parts, 1)
+            each = _part([turns], parts, 1)
             super().__init__(plan, size, each * product(extent(v) for v in others))
             turn = var("rturn", each)
             self.loops: Loops = (turn, *others)
             self.q = linear(self.loops)
             self.moved: dict[Expr, Expr] = {first: self.p * each + turn}
         else:
-            super().__init__(plan, size, _part(size_hint(size), parts, ALIGNED))
+            sizes = [size_hint(extent(v)) for v in self.outer]
+            super().__init__(plan, size, _part(sizes, parts, ALIGNED))
             self.loops, self.moved = (self.q,), _digits(self.position, self.outer)
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))

@@ -130,6 +130,8 @@ def cast(x, to: tl.constexpr):
         return to_bf16(x.to(tl.float32))
     elif to == tl.float16:
         return x.to(tl.float32).to(tl.float16)  # as eager: by way of f32
+    elif to == tl.uint8 and x.dtype.is_floating():
+        return x.to(tl.int64).to(tl.uint8)  # as eager: negative numbers wrap around
     else:
         return x.to(to)
 
@@ -584,28 +586,38 @@ def atomic_best(at, value, mask, largest: tl.constexpr):
 
 @triton.jit
 def digamma(x):
-    """Recurrence up to 10, an asymptotic series there, reflection for negative arguments."""
-    wide = x.to(tl.float64)
+    """Recurrence up to 10 (f32: 5), an asymptotic series, reflection for negative arguments."""
     reflected = x <= 0
-    y = tl.where(reflected, 1 - wide, wide)
-    low = tl.zeros_like(y)
-    for _ in tl.static_range(10):
-        small = y < 10
-        low = tl.where(small, low - 1 / y, low)
+    y = tl.where(reflected, 1 - x, x)
+    steps: tl.constexpr = 10 if x.dtype == tl.float64 else 5
+    # The first term is most of the value near zero; the sum of further 1 / (y + k) is a fraction.
+    first = tl.where(y < steps, reciprocal(y), 0)
+    y = tl.where(y < steps, y + 1, y)
+    above, below = tl.zeros_like(y), tl.zeros_like(y) + 1
+    for _ in tl.static_range(steps - 1):
+        small = y < steps
+        above = tl.where(small, fma(above, y, below), above)
+        below = tl.where(small, below * y, below)
         y = tl.where(small, y + 1, y)
-    z = 1 / (y * y)
-    tail = z * (1 / 132 - z * (691 / 32760 - z * (1 / 12 - z * (3617 / 8160))))
+    inverse = 1 / y
+    z = inverse * inverse
+    tail = z * 0.007575757575757576
+    if x.dtype == tl.float64:
+        tail = z * (1 / 132 - z * (691 / 32760 - z * (1 / 12 - z * (3617 / 8160))))
     tail = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - tail))))
-    value = log(y) - 0.5 / y - tail + low
-    # From the nearest integer: of a tiny argument nothing may be lost.
-    off = wide - round(wide)
+    value = (log(y) - above / below) - (0.5 * inverse + tail) - first
+    # From the nearest integer: of a tiny argument nothing may be lost; and no more than a quarter.
+    off = x - round(x)
+    size = tl.abs(off)
+    far = size > 0.25
     # A name for pi would stand for its f32.
-    turn = 3.141592653589793 / tan(3.141592653589793 * off)
+    turn = tan(3.141592653589793 * tl.where(far, 0.5 - size, size))
+    turn = copysign(3.141592653589793 * tl.where(far, turn, 1 / turn), off)
     value = tl.where(reflected, value - turn, value)
     value = tl.where(reflected & (off == 0), float("nan"), value)
     value = tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), value)
     value = tl.where(x == float("inf"), float("inf"), value)
-    return tl.where(x == float("-inf"), float("nan"), value).to(x.dtype)
+    return tl.where(x == float("-inf"), float("nan"), value)
 
 
 @triton.jit

@@ -26,7 +26,7 @@ INTERPRETED = bool(knobs.runtime.interpret)
 @triton.jit
 def lgamma(x):
     # That of f32 is off where it crosses zero.
-    return libdevice.lgamma(x.to(tl.float64)).to(x.dtype)
+    return libdevice.lgamma(x)
 
 
 @triton.jit
