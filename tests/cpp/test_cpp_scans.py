@@ -49,6 +49,38 @@ def test_parts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatc
     check(lambda x: OPS[name](x * 2, len(shape) - 1), draw(*shape), runs=1)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, *some([torch.float64, torch.int64, torch.int32], 1)]
+)
+def test_vectors_that_change_the_state_and_that_do_not(dtype: torch.dtype) -> None:
+    """Best values of vectors none of which beats them; sums of terms far above and far below."""
+    noise = torch.randn(6, 203, generator=torch.Generator().manual_seed(6)) * 3
+    x = noise + torch.linspace(0, 1, 203) * torch.tensor([[0], [900], [-900], [40], [-40], [9]])
+    if dtype.is_floating_point:
+        special = ((0, 0, -torch.inf), (1, 70, torch.nan), (2, 3, torch.inf), (3, 90, -torch.inf))
+        for row, at, value in special:
+            x[row, at] = value
+        x[5, :9] = torch.tensor([1e-30] * 9)
+    x = x.to(dtype)
+    for name in ("cummax", "cummin", *["logcumsumexp"] * dtype.is_floating_point):
+        torch._dynamo.reset()
+        found = torch.compile(lambda x, f=OPS[name]: f(x, 1), backend="litz")(x)
+        if name == "logcumsumexp":
+            bound = {torch.float32: 2e-7, torch.float64: 1e-15}[dtype]
+            for row in range(6):
+                torch.testing.assert_close(
+                    found[row].double(), exact(x[row]), rtol=bound, atol=bound, equal_nan=True
+                )
+            continue
+        for a, b in zip(found, OPS[name](x, 1), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def exact(x: torch.Tensor) -> torch.Tensor:
+    """Running logarithms of sums of exponentials, each for itself."""
+    return torch.stack([x[: i + 1].double().logsumexp(0) for i in range(len(x))])
+
+
 def test_nothing_is_read_beyond_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what stands beside a scan either, whose memory may end there."""
     monkeypatch.setattr(choose, "LONG_ROW", 1000)

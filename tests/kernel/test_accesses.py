@@ -153,3 +153,15 @@ def test_results(name: str, width: int, dtype: torch.dtype) -> None:
     fn = PROGRAMS[name]
     torch._dynamo.reset()
     assert torch.equal(torch.compile(fn, backend="litz", dynamic=False)(x), fn(x))
+
+
+def test_open_sizes_are_cut() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 2).reshape(x.shape[2], -1)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="litz", dynamic=True)
+    for sizes in ((3, 4, 5, 6), (4, 3, 7, 17), (2, 6, 2, 2)):
+        x = torch.randn(sizes)
+        expected = x.transpose(0, 2).flatten(1)
+        assert torch.equal(compiled(x), expected)

@@ -241,6 +241,36 @@ def moved(at: Expr, to: Expr, loops: tuple[Expr, ...], dtype: DType = F32) -> Ke
     return KernelPlan(tuple(Dim(v, "p") for v in loops), params, (), stores, loops[-1])
 
 
+def test_threads_share_long_rows_and_few() -> None:
+    """Of short ones each has some, and walks along them as a whole."""
+    found = []
+    for rows, size in ((ROWS, 64), (ROWS, 5000), (100, 64)):
+        x, y = var("x0", rows), var("x1", size)
+        at = x * (size + 1) + y
+        space = lanes.choose(moved(at, at, (x, y)), 16).kernels[0].space
+        found.append((space.units, space.serial))
+    assert [len(serial) for _, serial in found] == [1, 0, 0]
+
+
+def test_short_rows_side_by_side_are_fetched_ahead() -> None:
+    """As far as memory needs; of those that are read again later, the one that comes last."""
+    x, y, size = var("x0", 1 << 14), var("x1", 64), 128
+
+    def added(*starts: int, step: int = size) -> list[str]:
+        index = x * step + y
+        value = body.const(F32, 0)
+        for start in starts:
+            value = body.op("add", value, body.load(F32, "b0", index + start))
+        plan = replace(moved(index, index, (x, y)), stores=(Store("b1", index, value),))
+        fetches = lanes.choose(plan, 16).kernels[0].fetches
+        return [str(f.index - index - 2 * size) for f in fetches]
+
+    assert added(0) == []  # one row after the other is a stream
+    assert added(64, 0, 1 << 21) == ["64", "0", str(1 << 21)]
+    assert added(64, 0, -64, (1 << 21) + 64, (1 << 21) - 64) == ["64", "0", str((1 << 21) + 64)]
+    assert added(*(i << 21 for i in range(9))) == []  # more lines than may be asked for
+
+
 def test_vectors_are_no_wider_than_their_dim() -> None:
     """Elements of 16 bits that are but moved fill registers."""
     found = []
@@ -262,7 +292,8 @@ def test_loops_run_as_memory_is_read_where_it_is_written_past_the_caches() -> No
         z = var("x2", size)
         at, to = y * (64 * size) + x * size + z, x * (2048 * size) + y * size + z
         for plan in (moved(at, to, (x, y, z)), moved(to, to, (x, y, z))):
-            found.append("".join(str(v) for v in lanes.choose(plan, 16).kernels[0].space.units))
+            space = lanes.choose(plan, 16).kernels[0].space
+            found.append("".join(str(v) for v in (*space.units, *space.serial)))
     assert found == ["x1x0x2", "x0x1x2", "x0x1x2", "x0x1x2", "x0x1x2", "x0x1x2"]
 
 

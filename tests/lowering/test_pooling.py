@@ -138,10 +138,30 @@ def test_max_pool_backward_lets_threads_divide_planes() -> None:
 
 
 def test_max_pool_backward_checks_positions() -> None:
-    x = torch.full((1, 1, 4, 4), 0.5)
-    g, i = F.max_pool2d(x, 2, return_indices=True)
-    with pytest.raises(IndexError):
-        run_program(lower_fn(max_pool_backward, g, x, i), [g, x, i + 6])
+    plain = torch.full((1, 2, 4, 4), 0.5)
+    for x in (plain, channels_last(plain)):
+        g, i = F.max_pool2d(x, 2, return_indices=True)
+        with pytest.raises(IndexError):
+            run_program(lower_fn(max_pool_backward, g, x, i), [g, x, i + 6])
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (4, 1, 0)])
+def test_max_pool_backward_asks_windows(kernel: int, stride: int, padding: int) -> None:
+    """With channels last where few share an element; to the bit, also of gradients of -0.0."""
+    x = channels_last(torch.randn(2, 5, 9, 10))
+    y, i = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
+    where = [[n, n] for n in (kernel, stride, padding, 1)]
+
+    def fn(g: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        out: Tensor = aten.max_pool2d_with_indices_backward(g, x, *where, False, i)
+        return out
+
+    args = (channels_last(torch.randn_like(y).relu_() * -1), x, i)
+    program = lower_fn(fn, *args)
+    modes = {s.mode for n in program.nodes if isinstance(n, Loops) for s in n.stores}
+    assert modes == ({"set"} if kernel == 3 else {"set", "add"})
+    (found,) = run_program(program, list(args))
+    assert torch.equal(found.view(torch.int32), fn(*args).view(torch.int32))
 
 
 def test_max_pool3d_backward() -> None:

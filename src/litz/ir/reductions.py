@@ -69,7 +69,8 @@ class Reduction:
     best: of a search for a position, the kind that gives the value there.
     totals: the type in which C++ brings partial results of floats together; running: in which it
     keeps what a scan of floats has come to.
-    cpp: the C++ function of two states; cpp_fold: template of a vector's lanes.
+    cpp: the C++ function of two states; cpp_fold: template of a vector's lanes; cpp_lanes: the
+    function that scans a vector's lanes behind a state, where it is not the steps of ``cpp``.
     triton: Triton template of two states, or of whether the first comes first in a search;
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
     triton_atomic: the types for which memory updates are one instruction.
@@ -94,6 +95,7 @@ class Reduction:
     running: DType | None = None
     cpp: str = ""
     cpp_fold: str = ""
+    cpp_lanes: str = ""
     triton: str = ""
     triton_fold: str = ""
     triton_atomic: tuple[str, ...] = ()
@@ -255,6 +257,7 @@ def _latest(largest: bool) -> Reduction:
         lift=lambda x, at: (x, at),
         combine=_search(largest, later=True),
         cpp=f"litz::take_last<{str(largest).lower()}>",
+        cpp_lanes=f"litz::scan_latest<{str(largest).lower()}>",
         scan="latest_max" if largest else "latest_min",
     )
 
@@ -316,7 +319,8 @@ _ROWS: Final = (
     EXPONENTIALS,
     Reduction(
         "logaddexp", (Part("value", _least),), (), "f", "", combine=_log_add_exp,
-        running=F64, cpp="litz::log_add_exp", scan="log_add_exp", samples="finite",
+        running=F64, cpp="litz::log_add_exp", cpp_lanes="litz::scan_log_add_exp",
+        scan="log_add_exp", samples="finite",
     ),
     _latest(True),
     _latest(False),

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, divisions, var
+from litz.index import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Substitution,
+    Var,
+    const,
+    divisions,
+    floordiv,
+    mod,
+    size_hint,
+    var,
+)
 from litz.ir.body import Index, Load, Rewriter, Store, walk
 from litz.ir.scans import scans_of
 
@@ -46,35 +58,37 @@ def index_exprs(stores: tuple[Store, ...]) -> tuple[Expr, ...]:
 
 
 @lru_cache(maxsize=1024)
-def loop_cuts(v: Expr, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
+def loop_cuts(v: Expr, exprs: tuple[Expr, ...]) -> Axes:
     """Where expressions cut ``v``: divisors of its extent, each of which divides the next."""
     extent = v.extent  # type: ignore[attr-defined]
-    if not isinstance(extent, Const):
-        return ()
-    found = {_place(d, v) * d.den.value for d in divisions(exprs) if isinstance(d.den, Const)}
-    cuts = [c for c in sorted(found) if 1 < c < extent.value]
-    chain = [*cuts, extent.value]
-    if any(b % a for a, b in zip(chain, chain[1:], strict=False)):
+    found: dict[Expr, None] = {}
+    for d in divisions(exprs):
+        place = _place(d, v)
+        if place is not None and not any(isinstance(u, Var) for u in d.den.free):
+            found[place * d.den] = None
+    whole = size_hint(extent)
+    cuts = sorted((c for c in found if 1 < size_hint(c) < whole), key=size_hint)
+    chain = [*cuts, extent]
+    if any(mod(b, a) is not const(0) for a, b in zip(chain, chain[1:], strict=False)):
         return ()
     return tuple(cuts)
 
 
-def _place(part: FloorDiv | Mod, v: Expr) -> int:
-    """What a step of ``part.num`` is worth in steps of ``v``; 0 where it is something else."""
+def _place(part: FloorDiv | Mod, v: Expr) -> Expr | None:
+    """What a step of ``part.num`` is worth in steps of ``v``; None where it is something else."""
     num = part.num
     if num is v:
-        return 1
-    inner = isinstance(num, FloorDiv) and num.num is v and isinstance(num.den, Const)
-    return num.den.value if inner else 0  # type: ignore[attr-defined]
+        return const(1)
+    return num.den if isinstance(num, FloorDiv) and num.num is v else None
 
 
-def cut_loop(nest: Nest, v: Expr, cuts: tuple[int, ...]) -> Nest:
+def cut_loop(nest: Nest, v: Expr, cuts: Axes) -> Nest:
     """``v`` as several loops, the last of them the fastest."""
     axes, reduced, stores = nest
     extent = v.extent  # type: ignore[attr-defined]
-    steps = (1, *cuts)
-    ends = (*cuts, extent.value)
-    parts = [var(f"{v}_{i}", b // a) for i, (a, b) in enumerate(zip(steps, ends, strict=True))]
+    steps = (const(1), *cuts)
+    ends = (*cuts, extent)
+    parts = [var(f"{v}_{i}", size) for i, size in enumerate(map(floordiv, ends, steps))]
     whole: Expr = const(0)
     for part, step in zip(parts, steps, strict=True):
         whole = whole + part * step

@@ -51,7 +51,7 @@ def halves_apart(nest: Nest) -> Nest:
     for v in found:
         if v not in axes or not _is_even(extent(v)):
             continue
-        axes, _, cut = cut_loop(nest, v, (2,))
+        axes, _, cut = cut_loop(nest, v, (const(2),))
         *_, bit = (u for u in axes if u not in nest[0])
         each = [Rewriter(Substitution({bit: const(k)}), settled) for k in range(2)]
         stores = tuple(place.store(s) for s in cut for place in each)

@@ -45,6 +45,8 @@ MAX_TAPS = 32
 # A lazy input that costs more than this is stored before windows read it several times; and one of
 # so many nodes in all of a window before they read it once.
 MAX_TAP_COST = 3
+# Of so many windows around an element each is asked whether that is its maximum.
+MAX_SHARED = 9
 MAX_TAP_NODES = 400
 Sizes = Sequence[int] | int
 
@@ -310,10 +312,44 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
 @lower_rows(
     (aten.max_pool2d_with_indices_backward.default, 2),
     (aten.max_pool3d_with_indices_backward.default, 3),
+)
+def max_pool_backward(
+    ctx: Call,
+    rank: int,
+    grad: TensorValue,
+    x: TensorValue,
+    *,
+    indices: TensorValue,
+    **where: Any,
+) -> TensorValue:
+    """Every gradient goes to its window's maximum, in eager's order.
+
+    With channels last on CPUs an element asks the windows around it, where they are few, whether it
+    was their maximum: lanes are channels, each of which would add to a row of its own.
+    """
+    w = windows(rank, **where)
+    many = math.prod(-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True))
+    across = ctx.result.strides[-1] is not ONE and not ctx.b.settings.on_gpu(ctx.result.device)
+    if not across or many > MAX_SHARED or any(n != 1 for n in w.dilation):
+        return adaptive_max_pool_backward(ctx, rank, grad, indices=indices)
+    grad, indices = shared(ctx, grad), shared(ctx, indices)
+    own, zero = axes(ctx.shape), body.const(grad.dtype.opmath, 0)
+    size = body.index(product(ctx.shape[-rank:]))
+    here = body.index(linear(own[-rank:], contiguous_strides(ctx.shape[-rank:])))
+    node: Node = zero
+    for outer, cond in covers(w, own[-rank:], grad.shape[-rank:]):
+        at = [*own[:-rank], *outer]
+        place = op("check_index", indices.at(at), size)
+        value = op("where", op("eq", place, here), ctx.b.opmath(grad.at(at)), zero)
+        node = node + body.masked(holds(cond), value, zero)
+    return one(ctx, node)
+
+
+@lower_rows(
     (aten.adaptive_max_pool2d_backward.default, 2),
     (aten.adaptive_max_pool3d_backward.default, 3),
 )
-def max_pool_backward(
+def adaptive_max_pool_backward(
     ctx: Call, rank: int, grad: TensorValue, *, indices: TensorValue
 ) -> TensorValue:
     """Every gradient goes to its window's maximum, in eager's order.

@@ -38,6 +38,7 @@ UNITS = 32  # vectors in a part of a divided lane dim
 SCALAR = 8  # how much longer an element takes outside of vectors
 LONG = 256  # iterations that are worth dividing
 FEW_ROWS = 12  # that are too few for threads
+SHORT_ROW = 1 << 10  # elements of a row that no thread shares
 LONG_ROW = 1 << 17  # elements of a row that is worth scanning in parts
 PART = 1 << 14  # elements of such a part
 FUNCTION = 8  # additions that are worth a call
@@ -112,6 +113,9 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
         space = replace(space, units=read_order(space, stores))
+    if form == "rows" and not cut and _walked_whole(space):
+        assert space.lane is not None
+        space = replace(space, units=space.units[:-1], serial=(*space.serial, space.lane))
     block: tuple[int, ...] = ()
     if form == "tiles":
         block = STREAMED_TILES if streamed else TILES
@@ -154,6 +158,18 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         called=_called(uses),
     )
     return Cuts(made, nodes).chosen()
+
+
+def _walked_whole(space: Space) -> bool:
+    """Whether threads have enough rows, short ones, to walk along each as a whole.
+
+    Where a part of a row may be a thread's, each vector waits for the count of those before.
+    """
+    *rows, last = space.units or (None,)
+    enough = size_hint(product(extent(v) for v in rows if v is not None), 0) >= LONG
+    return (
+        last is not None and last is space.lane and enough and size_hint(extent(last)) <= SHORT_ROW
+    )
 
 
 def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Expr:

@@ -1,14 +1,16 @@
-"""Rows within which data says what is read or written: the next one is fetched, line by line.
+"""Lines that are asked for before they are needed, where no machine guesses which come next.
 
-No machine guesses which line comes next, and a store that waits for its line holds up all that
-follow it.  While a loop walks along one row, it asks for the next in order.
+Rows within which data says what is read or written: a store that waits for its line holds up all
+that follow it.  While a loop walks along one row, it asks for the next in order.
+
+Several short rows at once: each is over before a machine takes it for a stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, coefficient, const, min_, size_hint, substitute
+from litz.index import Expr, coefficient, const, min_, product, size_hint, substitute
 from litz.ir.body import Load, Store, walk
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.lanes.space import Space
@@ -17,6 +19,9 @@ from litz.kernel.nodes import extent, int_value, roots
 ROW = 1 << 11, 1 << 16  # bytes of a row, at least and at most, of which the next is fetched
 LINE = 64  # bytes that memory hands out at once
 LINES = 8  # at most that are asked for at each vector
+SHORT = 1 << 10  # bytes of a row that is no stream
+FAR = 1 << 10  # bytes from what is read to what is fetched: memory takes longer than less
+LARGE = 1 << 20  # bytes that no cache near a core holds
 
 
 def fetches(stores: Sequence[Store], space: Space, lanes: int) -> tuple[Fetch, ...]:
@@ -34,7 +39,35 @@ def fetches(stores: Sequence[Store], space: Space, lanes: int) -> tuple[Fetch, .
         if isinstance(n, Load):
             ends = _next(n, n.dtype.bytes, lane, around[-1], lanes)
             found.update((Fetch(n.buffer, at), None) for at in ends)
-    return tuple(found)
+    return tuple(found) or _of_short_rows(stores, lane, around[-1], lanes)
+
+
+def _of_short_rows(
+    stores: Sequence[Store], lane: Expr, across: Expr, lanes: int
+) -> tuple[Fetch, ...]:
+    """What is read along short rows, some rows later; empty of one such row."""
+    later: dict[tuple[str, Expr], int] = {}
+    for n in walk(roots(stores)):
+        rows = _rows_ahead(n, lane, across) if isinstance(n, Load) else 0
+        if isinstance(n, Load) and rows:
+            later[n.buffer, n.index] = rows
+    found = []
+    for (buffer, index), rows in later.items():
+        ahead = [substitute(index, {across: across + i}) for i in range(1, rows + 1)]
+        if not any((buffer, at) in later for at in ahead):
+            found.append(Fetch(buffer, ahead[-1]))
+    return tuple(found) if 1 < len(found) <= LINES else ()
+
+
+def _rows_ahead(n: Load, lane: Expr, across: Expr) -> int:
+    """How many rows later lines of a load along a short row are fetched; 0 of others."""
+    row = coefficient(n.index, across)
+    if n.indirect or coefficient(n.index, lane) is not const(1) or row is None or not row.is_const:
+        return 0
+    width, step = n.dtype.bytes, int_value(row) * n.dtype.bytes
+    bytes = size_hint(product(extent(v) for v in n.vars), 0) * width
+    short = size_hint(extent(lane), SHORT) * width <= SHORT
+    return -(-FAR // step) if step >= LINE and short and bytes >= LARGE else 0
 
 
 def _next(access: Load | Store, width: int, lane: Expr, across: Expr, lanes: int) -> Iterator[Expr]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product as pairs
 
 from litz.dataclass import dataclass
 from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
@@ -42,10 +43,9 @@ def divide(plan: KernelPlan) -> Phases | None:
     """The phases of a plan over interleaved groups, else None."""
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
-    inner = plan.lane
     if not all(over_all(s, plan.reduced) for s in full):
         return None  # it would run more than once, upon what it has written
-    if not reduces or not full or inner is None or inner not in plan.reduced:
+    if not reduces or not full or plan.lane is None:
         return None
     if scans_of(plan.stores) or any(
         n.row.positional or set(n.axes) != set(plan.reduced) for n in reduces
@@ -54,17 +54,21 @@ def divide(plan: KernelPlan) -> Phases | None:
     levels = reduce_levels(roots(plan.stores))
     if any(levels[n] for n in reduces) or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
-    size, rows = extent(inner), product(extent(v) for v in plan.reduced if v is not inner)
-    if size_hint(size) >= SHORT or size_hint(rows) < LONG:
-        return None
     flat = [s for s in plan.stores if s not in full]
     if {s.buffer for s in flat} & loaded(roots(full)):
         return None
-    for outer in plan.parallel:
-        merge = _Merge(outer, inner, var(f"{outer}g", extent(outer) * size))
-        if extent(outer).is_const and _merges(merge, reduces, full):
+    for outer, inner in pairs(plan.parallel, plan.reduced):
+        merge = _Merge(outer, inner, var(f"{outer}g", extent(outer) * extent(inner)))
+        if plan.lane in (outer, inner) and _short(merge, plan) and _merges(merge, reduces, full):
             return _Maker(plan, merge).run(full, flat)
     return None
+
+
+def _short(m: _Merge, plan: KernelPlan) -> bool:
+    """Whether runs of few channels leave lanes empty, in rows that are worth a phase."""
+    rows = product(extent(v) for v in plan.reduced if v is not m.inner)
+    few = size_hint(m.size) < SHORT and size_hint(rows) >= LONG
+    return few and extent(m.outer).is_const
 
 
 def _merges(m: _Merge, reduces: Sequence[Reduce], full: Sequence[Store]) -> bool:

@@ -35,6 +35,7 @@ class ColumnBuilder(TreeBuilder):
         self.block_depth = 0
         self.preludes: dict[Scope, tree.Lanes] = {}
         (self.size,) = made.block
+        self.chunk_ahead = 0
         self.lane_values = set(made.kept)
 
     # --- loops ----------------------------------------------------------------------------------
@@ -156,15 +157,26 @@ class ColumnBuilder(TreeBuilder):
             self.stores_along(group, scope)
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
+        self.chunk_ahead = self.next_chunk(group, axes[0])
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
         return outer
+
+    def next_chunk(self, group: list[Reduce], v: Expr) -> int:
+        """How many rows behind a chunk's the same rows of the next one are, which a pass fetches.
+
+        The first pass waits for memory, and has the lines; later ones leave it idle.
+        """
+        later = any(n in self.beside for n in below([r.args[0] for r in group]))
+        return self.ranges[v].most or 0 if later and v in self.ranges else 0
 
     def loop(self, level: Level, accs: Sequence[Acc], copies: int) -> Stmt:
         """Several rows at once where nothing but values of the rows comes before their lanes."""
         made = super().loop(level, accs, copies)
         if isinstance(made, tree.For) and isinstance(made.body[-1], tree.Lanes):
             if all(isinstance(s, tree.Let) for s in made.body[:-1]):
-                made.together = copies
+                made.together = made.ahead = copies
+                if level.var in self.ranges:
+                    made.ahead = self.chunk_ahead
         return made
 
     def in_block(self, r: Reduce, vec: bool, wide: DType | None) -> Acc:

@@ -67,6 +67,8 @@ class TreeBuilder(Placer):
         self.branches = frozenset(made.branches)
         self.copies = {n: c.count for c in made.copies for n in c.of}
         self.chunk_of = {n: c for c in made.chunks for n in c.of}
+        # Reductions of a chunk that one nest does.
+        self.beside: dict[Node, list[Reduce]] = {}
         self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
         self.rows: dict[Node, tuple[str, Scope]] = {}
@@ -141,7 +143,7 @@ class TreeBuilder(Placer):
         if n in self.online and home.guard is None:
             self.online_loops(*self.online[n], home)
             return
-        group = [n]
+        group = self.beside.get(n, [n])
         if home.guard is None and n in self.nests:
             group = self.reduced_in(self.nests[n])
         if n.row.counts:
@@ -271,7 +273,9 @@ class TreeBuilder(Placer):
             self.analyse([mean, m2])
             inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
             chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
-            self.copies |= {r: self.copies.get(n, 1) for r in inside if isinstance(r, Reduce)}
+            sums = [r for r in walk([mean, m2]) if isinstance(r, Reduce) and r in inside]
+            self.copies |= {r: self.copies.get(n, 1) for r in sums}
+            self.beside |= {r: [q for q in sums if self.levels[q] == self.levels[r]] for r in sums}
             home.body.append(tree.Clear(acc))
             self.take_moments(acc, mean, m2, terms, chunk)
         return acc

@@ -288,7 +288,7 @@ class Printer:
         v, stop, n = str(s.var), self.expr(s.stop), s.together
         *first, lanes = s.body
         assert isinstance(lanes, tree.Lanes)
-        fetch = self.fetches(lanes.body, s.var, n, spell)
+        fetch = self.fetches(lanes.body, s.var, s.ahead, spell) if s.ahead else []
         turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
         self.open("")
         self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")

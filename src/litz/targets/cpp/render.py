@@ -73,7 +73,7 @@ _BY_NAME = (
     ("litz::scan_", "litz/scan.h"),
     ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
-    ("litz::log_add_exp(", "litz/logsum.h"),
+    ("log_add_exp(", "litz/logsum.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_repeated<", "litz/strides.h"),
     ("litz::load_near<", "litz/strides.h"),

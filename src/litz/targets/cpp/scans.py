@@ -65,9 +65,7 @@ def lines(s: tree.Step, spell: Speller) -> list[str]:
         head = [f"auto {o} = {v};" for o, v in zip(out, given, strict=True)]
         args = ", ".join([*names, *out])
         if s.how == "lanes":
-            step = "[](auto& a, auto& i, auto b, auto j) LITZ_LAMBDA { "
-            step += f"{row.cpp}(a, i, b, j); }}"
-            return [*head, f"litz::scan_pairs({args}, {step});"]
+            return [*head, f"{row.cpp_lanes}({args});"]
         last = [f"{o} = {h};" for o, h in zip(out, names, strict=True)]
         return [*head, f"{row.cpp}({args});", *last]
     (state,), (out_,) = names, s.out
@@ -75,6 +73,8 @@ def lines(s: tree.Step, spell: Speller) -> list[str]:
         step = f"[](auto a, auto b) LITZ_LAMBDA {{ return {row.cpp}(a, b); }}"
         none = number(row.identity(wide[0]), wide[0])
         text = f"litz::scan_lanes({state}, {given[0]}, {none}, {step})"
+        if row.cpp_lanes:
+            text = f"{row.cpp_lanes}({state}, {given[0]})"
         return [f"const auto {out_.text} = {converted(text, wide[0], out_.dtype)};"]
     text = converted(state, wide[0], out_.dtype)
     return [f"{state} = {row.cpp}({state}, {given[0]});", f"const auto {out_.text} = {text};"]

@@ -165,6 +165,7 @@ class For(Stmt):
 
     step: more than 1 for a loop over chunks, whose end is ``stop``.
     together: so many iterations run in the ``Lanes`` that ends the body, before its next vector.
+    ahead: how many iterations later what is fetched meanwhile is read; 0 for nothing.
     """
 
     var: Expr
@@ -174,6 +175,7 @@ class For(Stmt):
     step: int = 1
     part: bool = False
     together: int = 1
+    ahead: int = 0
 
 
 @dataclass(slots=True, eq=False)

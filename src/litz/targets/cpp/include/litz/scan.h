@@ -49,14 +49,51 @@ template <bool Max, class V, class I> LITZ_FN void take_last(V& acc, I& at, V v,
   acc = where(m, v, acc);
   at = where(m, i, at);
 }
-template <class T, class I, int N, class F>
-LITZ_FN void scan_pairs(T& state, I& at, Vec<T, N>& v, Vec<I, N>& i, F f) {
+
+namespace detail {
+#if LITZ_SHUFFLEVECTOR
+// Lane i takes lane i - By of v, the first ones their own.
+template <int By, class R, int... I> LITZ_FN R earlier(R v, hw::seq<I...>) {
+  return __builtin_shufflevector(v, v, (I < By ? I : I - By)...);
+}
+template <bool Max, int By, class T, class I, int N>
+LITZ_FN void latest(Vec<T, N>& v, Vec<I, N>& i) {
+  if constexpr (By < N) {
+    Vec<T, N> acc(earlier<By>(v.v, hw::count_to<N>()));
+    Vec<I, N> at(earlier<By>(i.v, hw::count_to<N>()));
+    take_last<Max>(acc, at, v, i);
+    v = acc, i = at;
+    latest<Max, 2 * By>(v, i);
+  }
+}
+#endif
+}  // namespace detail
+
+// Running best values along lanes, behind a state that takes them all. Mostly none beats it.
+template <bool Max, class T, class I, int N>
+LITZ_FN void scan_latest(T& state, I& at, Vec<T, N>& v, Vec<I, N>& i) {
+  Vec<T, N> acc(state);
+  Vec<I, N> place(at);
+  const auto taken = or_(Max ? ge(v, acc) : le(v, acc), ne(v, v));
+  if (LITZ_LIKELY(!hany(taken))) {
+    v = acc, i = place;
+    return;
+  }
+#if LITZ_SHUFFLEVECTOR
+  if constexpr (form<T, N> == LEAF && form<I, N> == LEAF) {
+    detail::latest<Max, 1>(v, i);
+    take_last<Max>(acc, place, v, i);
+    v = acc, i = place;
+    state = v[N - 1], at = i[N - 1];
+    return;
+  }
+#endif
   T values[N];
   I places[N];
   store(values, v);
   store(places, i);
   for (int j = 0; j < N; j++) {
-    f(state, at, values[j], places[j]);
+    take_last<Max>(state, at, values[j], places[j]);
     values[j] = state;
     places[j] = at;
   }
