@@ -419,6 +419,17 @@ def sum(x, axis: tl.constexpr):
 
 
 @triton.jit
+def former(a, b):
+    return a
+
+
+@triton.jit
+def alone(x):
+    """The element of a block of one, as a scalar: it has no layout."""
+    return tl.reduce(x, None, former)
+
+
+@triton.jit
 def prod(x, axis: tl.constexpr):
     return tl.reduce(x, axis, times, keep_dims=True)
 

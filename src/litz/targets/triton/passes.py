@@ -13,6 +13,7 @@ from functools import partial
 from litz.index import TRITON, Expr, divides, render
 from litz.ir.body import Op, Reduce
 from litz.ir.reductions import EXPONENTIALS
+from litz.kernel.blocks.axes import combined_along
 from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import loops_of, row_start
 from litz.kernel.passes import Pass, reductions
@@ -251,7 +252,10 @@ class PassPrinter(Printer):
         mask = self.mask("r")
         if mask:
             value = f"tl.where({mask}, {value}, {neutral(node.row, dtype)})"
-        return at_once(node.row, value, self.at, self.position(v))
+        text = at_once(node.row, value, self.at, self.position(v))
+        # Beside a block of its own, its layout would spread that over one row of threads.
+        beside = combined_along(self.plan) and v.axes.isdisjoint(a.name for a in self.blocked)
+        return f"litz.alone({text})" if beside else text
 
     def scanned(self, v: Value) -> str:
         return self.scans(v)
