@@ -183,7 +183,7 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
             return tuple(graph(args))
 
     node: Any = CompiledFunction._backward_cls
-    node.symints = node.opaque_objects = ()
+    node.symints = node.opaque_objects = node._tensors_no_vc_check = ()
     return CompiledFunction
 
 
