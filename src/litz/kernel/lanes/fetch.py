@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, coefficient, const, min_, product, size_hint, substitute
+from litz.index import Expr, Var, coefficient, const, min_, product, size_hint, substitute
 from litz.ir.body import Load, Store, walk
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.lanes.space import Space
@@ -65,7 +65,8 @@ def _rows_ahead(n: Load, lane: Expr, across: Expr) -> int:
     if n.indirect or coefficient(n.index, lane) is not const(1) or row is None or not row.is_const:
         return 0
     width, step = n.dtype.bytes, int_value(row) * n.dtype.bytes
-    bytes = size_hint(product(extent(v) for v in n.vars), 0) * width
+    loops = (v for v in n.index.free if isinstance(v, Var))
+    bytes = size_hint(product(map(extent, loops)), 0) * width
     short = size_hint(extent(lane), SHORT) * width <= SHORT
     return -(-FAR // step) if step >= LINE and short and bytes >= LARGE else 0
 
