@@ -36,12 +36,20 @@ def channels(x: Tensor, s: Tensor) -> Tensor:
     return (x * s[:, None, None]).square().sum((0, 2, 3))
 
 
+def gammas(x: Tensor) -> Tensor:
+    """So much arithmetic that registers decide."""
+    return torch.mvlgamma(x, 5)
+
+
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
     interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
     spread: ((data(2048),), {"y": 4, "x": 512}, 4),
     bias: ((data(2048, 2048), data(2048)), {"x": 1024}, 8),
     channels: ((data(4, 32, 181, 181), data(32)), {"x": 1, "r": 8192}, 16),
+    gammas: ((data(1 << 22),), {"x": 256}, 4),
+    torch.digamma: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 512}, 4),
+    torch.tanh: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 1024}, 4),
     across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
 }
 

@@ -21,6 +21,7 @@ from litz.kernel.blocks.axes import (
     spreads,
     whole_block,
 )
+from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
@@ -34,6 +35,7 @@ CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
 LOADED = 64  # values that a thread may load of a space of several dims
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
+HEAVY = 20  # cost for each byte of a point from which it is bound by them alone
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
@@ -100,10 +102,20 @@ def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Conf
     return _flat(plan, axes)
 
 
-def is_busy(plan: KernelPlan) -> bool:
-    """Whether a kernel computes so much that arithmetic and memory have to overlap."""
-    nodes = walk(roots(plan.stores))
-    return sum(op(n.name).cost for n in nodes if isinstance(n, Op)) >= BUSY
+def _each(plan: KernelPlan, warps: int) -> tuple[int, int]:
+    """Elements of a thread by default, and warps of those that wait for memory alone.
+
+    Some more let arithmetic and memory overlap; where arithmetic takes the time, registers do best
+    that leave room for other threads.
+    """
+    access = max(4, 16 // narrowest(plan))
+    costs = {n: op(n.name).cost for n in walk(roots(plan.stores)) if isinstance(n, Op)}
+    work = sum(costs.values())
+    if work >= (limit := HEAVY * sum(p.dtype.bytes for p in plan.params)):
+        heavy = work - sum(costs[n] for n in narrow(plan.stores) if n in costs)
+        if heavy >= limit:
+            return (4 if heavy < 2 * limit else 2), 4
+    return (max(access, 8), 4) if work >= BUSY else (access, warps)
 
 
 def _widths(
@@ -115,7 +127,8 @@ def _widths(
     most: elements that a thread has by default.  warps: by default, where they wait for memory.
     """
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
-    first = (min(2 * each, most), 4) if is_busy(plan) else (min(each, most), warps)
+    few, warps = _each(plan, warps)
+    first = min(few, most), warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
