@@ -22,6 +22,11 @@ template <class T> inline constexpr int scalar_lanes = 16 / sizeof(T);
   LITZ_FN T name(T x, T y) {                                                     \
     return name(Vec<T, scalar_lanes<T>>(x), Vec<T, scalar_lanes<T>>(y))[0];      \
   }
+// All forms of a function of two vectors.
+#define LITZ_FORMS_2_(T, name)                                                                 \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); }  \
+  template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }  \
+  LITZ_SCALAR_2_(T, name)
 
 namespace detail {
 
@@ -86,6 +91,7 @@ template <class T, int N, class F> LITZ_FN Vec<T, N> by_registers(F f, Vec<T, N>
 #endif
 
 // 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
+template <int N> LITZ_FN Vec<double, N> inverse(Vec<double, N> x) { return Vec<double, N>(1.0) / x; }
 template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
 #if LITZ_LOOKUP
   return by_registers([=](auto x) LITZ_LAMBDA {

@@ -36,16 +36,13 @@ template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
   return load<N>(v);
 }
 // ``fast``, but by a function of double where ``hard``, lane by lane.
-template <double F(double), int N>
-LITZ_SLOW Vec<float, N> by_lane(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
-  float v[N], r[N];
-  store(v, x);
-  store(r, fast);
+template <auto F, class T, int N, class... X>
+LITZ_SLOW Vec<T, N> by_lane(Vec<bool, N> hard, Vec<T, N> fast, X... x) {
   for (unsigned on = mask_bits(hard); on; on &= on - 1) {
     const int i = __builtin_ctz(on);
-    r[i] = (float)F((double)v[i]);
+    fast.set(i, (T)F((double)x[i]...));
   }
-  return load<N>(r);
+  return fast;
 }
 template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
   T v[N], w[N];
@@ -127,12 +124,6 @@ template <class T> LITZ_FN T nextafter1(T x, T y) {
   }                                                                                       \
   template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); } \
   template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }
-LITZ_RARE_1_(double, sin, ::sin)
-LITZ_RARE_1_(double, cos, ::cos)
-LITZ_RARE_1_(double, tan, ::tan)
-LITZ_RARE_1_(double, asin, ::asin)
-LITZ_RARE_1_(double, acos, ::acos)
-LITZ_RARE_1_(double, atan, ::atan)
 LITZ_RARE_1_(double, sinh, ::sinh)
 LITZ_RARE_1_(double, cosh, ::cosh)
 LITZ_RARE_1_(double, asinh, ::asinh)
@@ -143,7 +134,6 @@ LITZ_RARE_1_(double, erfc, ::erfc)
 LITZ_RARE_1_(double, erfinv, rare::erfinv)
 LITZ_RARE_1_(double, digamma, rare::digamma)
 LITZ_RARE_1_(double, lgamma, ::lgamma)
-LITZ_RARE_2_(double, atan2, ::atan2)
 LITZ_RARE_2_(double, hypot, ::hypot)
 LITZ_RARE_2_(double, nextafter, rare::nextafter1<double>)
 LITZ_RARE_2_(float, nextafter, rare::nextafter1<float>)

@@ -262,13 +262,13 @@ template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::lgamma(cast<double>(x)));
   auto hard = (x < V(0.0f)) & (abs(r) < V(0x1p-6f));
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::lgamma>(hard, x, r) : r;
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::lgamma>(hard, r, x) : r;
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::digamma(cast<double>(x)));
   auto hard = (x == V(0.0f)) | ((x < V(0.0f)) & (abs(r) < V(0x1p-6f)));
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::digamma>(hard, x, r) : r;
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::digamma>(hard, r, x) : r;
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)

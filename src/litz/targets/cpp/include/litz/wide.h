@@ -256,15 +256,7 @@ template <class V> LITZ_FN V signed_pow(V x, V y, V r) {
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, Vec<float, N> y) { \
     return cast<float>(wide::name(cast<double>(x), cast<double>(y)));             \
   }                                                                               \
-  LITZ_WIDE_FORMS_(name)
-#define LITZ_WIDE_FORMS_(name)                                                    \
-  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, float y) {         \
-    return name(x, Vec<float, N>(y));                                             \
-  }                                                                               \
-  template <int N> LITZ_FN Vec<float, N> name(float x, Vec<float, N> y) {         \
-    return name(Vec<float, N>(x), y);                                             \
-  }                                                                               \
-  LITZ_SCALAR_2_(float, name)
+  LITZ_FORMS_2_(float, name)
 LITZ_WIDE_1_(sinh)
 LITZ_WIDE_1_(cosh)
 LITZ_WIDE_1_(asinh)
@@ -278,5 +270,5 @@ template <int N> LITZ_FN Vec<float, N> pow(Vec<float, N> x, Vec<float, N> y) {
   auto plain = (x > V(0.0f)) & (x < V(inf32)) & (abs(y) < V(inf32));
   return LITZ_LIKELY(hall(plain)) ? r : wide::signed_pow(x, y, r);
 }
-LITZ_WIDE_FORMS_(pow)
+LITZ_FORMS_2_(float, pow)
 }  // namespace litz
