@@ -151,6 +151,7 @@ _COS = _in_square(lambda x: (mp.cos(x) - 1 + x * x / 2) / x**4, mpf(1) / 24)
 _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
 _ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
 _TAN = _in_square(lambda x: (mp.tan(x) - x) / x**3, mpf(1) / 3)
+_SINH = _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6)
 _TURN = (mp.pi / 4 * mpf("1.01")) ** 2
 _LOG2 = _series(lambda r: mp.log1p(r) / r / LN2, 1 / LN2)
 _LOG2_CUBIC = _series(lambda r: (mp.log1p(r) - r + r * r / 2) / r**3 / LN2, 1 / LN2 / 3)
@@ -218,7 +219,8 @@ JOBS = (
         _one,
         53,
     ),
-    Fit("sinh wide", _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6), 0, 1, 4, _one, 53),
+    Fit("sinh f64", _SINH, 0, 1, 6, lambda z: z, 53),
+    Fit("sinh wide", _SINH, 0, 1, 4, _one, 53),
     Fit("erfcx wide", _erfcx, -1, mpf("0.45"), 15, lambda u: 1, 53),
     Fit("erfinv central", _erfinv_central, -2.5, 2.5, 10, lambda u: 1, 53),
     Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),

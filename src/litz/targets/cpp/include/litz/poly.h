@@ -22,7 +22,10 @@ template <class T> inline constexpr int scalar_lanes = 16 / sizeof(T);
   LITZ_FN T name(T x, T y) {                                                     \
     return name(Vec<T, scalar_lanes<T>>(x), Vec<T, scalar_lanes<T>>(y))[0];      \
   }
-// All forms of a function of two vectors.
+// Functions of one vector, and all forms of those of two.
+#define LITZ_MATH_(T, name, ...)                                               \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x) { return __VA_ARGS__; } \
+  LITZ_SCALAR_1_(T, name)
 #define LITZ_FORMS_2_(T, name)                                                                 \
   template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); }  \
   template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }  \

@@ -37,7 +37,7 @@ template <> struct Circle<double> {
 template <class V> LITZ_FN V tan_by_quotient(V x) {
   auto q = quarter_of(x);
   V z = q.r * q.r;
-  auto s = sin_pair(q, z), c = cos_pair(q, z);
+  auto c = cos_pair(q, z), s = sin_pair(q, z, c);
   auto odd = odd_quarter(q, 0);
   auto num = normalise(where(odd, -c.high, s.high), where(odd, -c.low, s.low));
   auto den = normalise(where(odd, s.high, c.high), where(odd, s.low, c.low));
@@ -51,16 +51,12 @@ template <double F(double), class V> LITZ_FN V with_far(V x, V near) {
 
 }  // namespace detail
 
-#define LITZ_MATH_(name, ...)                                                            \
-  template <int N> LITZ_FN Vec<double, N> name(Vec<double, N> x) { return __VA_ARGS__; } \
-  LITZ_SCALAR_1_(double, name)
-LITZ_MATH_(sin, detail::with_far<::sin>(x, where(x == 0.0, x, detail::sin_quarter(x, 0))))
-LITZ_MATH_(cos, detail::with_far<::cos>(x, detail::sin_quarter(x, 1)))
-LITZ_MATH_(tan, detail::with_far<::tan>(x, where(x == 0.0, x, detail::tan_by_quotient(x))))
-LITZ_MATH_(asin, detail::asin_of(x))
-LITZ_MATH_(acos, detail::acos_of(x))
-LITZ_MATH_(atan, detail::atan_by_quotient(x))
-#undef LITZ_MATH_
+LITZ_MATH_(double, sin, detail::with_far<::sin>(x, where(x == 0.0, x, detail::sin_quarter(x, 0))))
+LITZ_MATH_(double, cos, detail::with_far<::cos>(x, detail::sin_quarter(x, 1)))
+LITZ_MATH_(double, tan, detail::with_far<::tan>(x, where(x == 0.0, x, detail::tan_by_quotient(x))))
+LITZ_MATH_(double, asin, detail::asin_of(x))
+LITZ_MATH_(double, acos, detail::acos_of(x))
+LITZ_MATH_(double, atan, detail::atan_by_quotient(x))
 
 template <int N> LITZ_FN Vec<double, N> atan2(Vec<double, N> y, Vec<double, N> x) {
   using V = Vec<double, N>;

@@ -24,9 +24,6 @@ template <class V> LITZ_FN Quarter<V> quarter_of(V x) {
   V lost = (s - (r - back)) - (p + back) - mad(n, V(C::turn[1]), -p);
   return {r, mad(n, V(-C::turn[2]), lost), ibits(t)};
 }
-template <class V> LITZ_FN Pair<V> sin_pair(Quarter<V> q, V z) {
-  return {q.r, mad(Circle<elem<V>>::sin(z), q.r * z, q.low)};
-}
 template <class V> LITZ_FN Pair<V> cos_pair(Quarter<V> q, V z) {
   using T = elem<V>;
   const V one(T(1)), half(T(-0.5));
@@ -38,12 +35,15 @@ template <class V> LITZ_FN auto odd_quarter(Quarter<V> q, int shift) {
   using I = decltype(q.quarter);
   return (q.quarter & I(1)) != I(shift);
 }
+template <class V> LITZ_FN Pair<V> sin_pair(Quarter<V> q, V z, Pair<V> cosine) {
+  return {q.r, mad(Circle<elem<V>>::sin(z), q.r * z, q.low * cosine.high)};
+}
 // sin(x + shift pi/2)
 template <class V> LITZ_FN V sin_quarter(V x, int shift) {
   auto q = quarter_of(x);
   using I = decltype(q.quarter);
   V z = q.r * q.r;
-  auto s = sin_pair(q, z), c = cos_pair(q, z);
+  auto c = cos_pair(q, z), s = sin_pair(q, z, c);
   V v = where(odd_quarter(q, shift), c.high + c.low, s.high + s.low);
   constexpr int to_sign = 8 * sizeof(elem<V>) - 2;
   return bitcast<elem<V>>(ibits(v) ^ (((q.quarter + I(shift)) & I(2)) << to_sign));
