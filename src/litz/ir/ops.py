@@ -181,7 +181,7 @@ _TRANSCENDENTAL: Final = (
     _math("asin", 20, "trig", "trig64"),
     _math("acos", 20, "trig", "trig64"),
     _math("atan", 18, "trig", "trig64"),
-    _math("atan2", 24, "wide", "trig64", arity=2),
+    _math("atan2", 24, "trig", "trig64", arity=2),
     _math("sinh", 20, "wide", "hyper64"),
     _math("cosh", 18, "wide", "hyper64"),
     _math("tanh", 14, "pieces"),

@@ -1,44 +1,18 @@
-// sin, cos, tan and their inverses of float: in float where the machine multiplies and adds at once,
-// with what rounding loses carried in a second value, else in double (see wide.h).
+// sin, cos, tan, their inverses and atan2 of float: in float where the machine multiplies and adds at
+// once (see trigcore.h), else in double.
 // Coefficients: tests/ops/minimax.py.
 #pragma once
 #include <litz/math.h>
-#include <litz/rare.h>
-#include <litz/wide.h>
-#if LITZ_FMA
-#include <litz/trigcore.h>
-#endif
+#include <litz/trig64.h>
 
 namespace litz {
-namespace wide {
-
-struct Sin {
-  static constexpr auto lane = ::sin;
-  template <class D> static LITZ_FN D of(Turn<D> t) { return sin_turned(t, 0); }
-};
-struct Cos {
-  static constexpr auto lane = ::cos;
-  template <class D> static LITZ_FN D of(Turn<D> t) { return sin_turned(t, 1); }
-};
-struct Tan {
-  static constexpr auto lane = ::tan;
-  template <class D> static LITZ_FN D of(Turn<D> t) { return sin_turned(t, 0) / sin_turned(t, 1); }
-};
-// Arguments that the reduction in float is not made for; nor the one in double: by the C library.
-template <class F, int N> LITZ_SLOW Vec<float, N> far(Vec<float, N> x) {
-  auto beyond = abs(x) > Vec<float, N>(0x1p26f);
-  auto r = cast<float>(F::of(quarter_turns(cast<double>(x))));
-  return hany(beyond) ? rare::by_lane<F::lane>(beyond, r, x) : r;
-}
-
-}  // namespace wide
+#if LITZ_FMA
 namespace detail {
 
-#if LITZ_FMA
 template <> struct Circle<float> {
   static constexpr float per_turn = 0x1.45f306p-1f;
   static constexpr float turn[] = {0x1.921fb4p+0f, 0x1.4442dp-24f, 0x1.84698ap-48f};
-  static constexpr float half_pi = 0x1.921fb6p+0f, half_pi_low = -0x1.777a5cp-25f;
+  static constexpr float least = 0x1p-100f, half_pi = 0x1.921fb6p+0f, half_pi_low = -0x1.777a5cp-25f;
   template <class V> static LITZ_FN V sin(V z) {
     return poly(z, -0x1.555556p-3f, 0x1.111164p-7f, -0x1.a04802p-13f, 0x1.77b00ep-19f);
   }
@@ -133,49 +107,40 @@ template <int N> LITZ_FN Vec<float, N> atan_of(Vec<float, N> x) {
 #else
 template <class V> LITZ_FN V atan_of(V x) { return atan_by_quotient(x); }
 #endif
-inline constexpr float far_from = 0x1p17f;
-#else
-template <class V> LITZ_FN V sin_quarter(V x, int shift) {
-  return cast<float>(wide::sin_turned(wide::quarter_turns(cast<double>(x)), shift));
+// Arguments that the reduction in float is not made for: in double.
+template <class F, int N> LITZ_SLOW Vec<float, N> far(F wide, Vec<float, N> x) {
+  return cast<float>(wide(cast<double>(x)));
 }
-template <class V> LITZ_FN V tan_quarter(V x) {
-  return cast<float>(wide::Tan::of(wide::quarter_turns(cast<double>(x))));
-}
-template <class V> LITZ_FN V asin_of(V x) { return cast<float>(wide::asin(cast<double>(x))); }
-template <class V> LITZ_FN V acos_of(V x) { return cast<float>(wide::acos(cast<double>(x))); }
-template <class V> LITZ_FN V atan_of(V x) {
-  auto d = cast<double>(x);
-  auto r = copysign(wide::atan_ratio(abs(d), decltype(d)(1.0)), d);
-  return where(x == x, cast<float>(r), x);
-}
-inline constexpr float far_from = 0x1p26f;
-#endif
-template <class F, class V> LITZ_FN V with_far(V x, V near) {
-  auto hard = abs(x) > V(far_from);  // each lane the same, whatever its neighbours are
-  return LITZ_UNLIKELY(hany(hard)) ? where(hard, wide::far<F>(x), near) : near;
+template <class F, class V> LITZ_FN V with_far(F wide, V x, V near) {
+  auto hard = abs(x) > V(0x1p17f);  // each lane the same, whatever its neighbours are
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, far(wide, x), near) : near;
 }
 
 }  // namespace detail
 
-template <int N> LITZ_FN Vec<float, N> sin(Vec<float, N> x) {
-  auto near = where(x == Vec<float, N>(0.0f), x, detail::sin_quarter(x, 0));
-  return detail::with_far<wide::Sin>(x, near);
+LITZ_MATH_(float, sin, detail::with_far([](auto d) LITZ_LAMBDA { return sin(d); }, x,
+                                        where(x == 0.0f, x, detail::sin_quarter(x, 0))))
+LITZ_MATH_(float, cos, detail::with_far([](auto d) LITZ_LAMBDA { return cos(d); }, x,
+                                        detail::sin_quarter(x, 1)))
+LITZ_MATH_(float, tan, detail::with_far([](auto d) LITZ_LAMBDA { return tan(d); }, x,
+                                        where(x == 0.0f, x, detail::tan_quarter(x))))
+LITZ_MATH_(float, asin, detail::asin_of(x))
+LITZ_MATH_(float, acos, detail::acos_of(x))
+LITZ_MATH_(float, atan, detail::atan_of(x))
+template <int N> LITZ_FN Vec<float, N> atan2(Vec<float, N> y, Vec<float, N> x) {
+  return detail::atan2_of(y, x);
 }
-template <int N> LITZ_FN Vec<float, N> cos(Vec<float, N> x) {
-  return detail::with_far<wide::Cos>(x, detail::sin_quarter(x, 1));
+#else
+LITZ_MATH_(float, sin, cast<float>(sin(cast<double>(x))))
+LITZ_MATH_(float, cos, cast<float>(cos(cast<double>(x))))
+LITZ_MATH_(float, tan, cast<float>(tan(cast<double>(x))))
+LITZ_MATH_(float, asin, cast<float>(asin(cast<double>(x))))
+LITZ_MATH_(float, acos, cast<float>(acos(cast<double>(x))))
+LITZ_MATH_(float, atan, cast<float>(atan(cast<double>(x))))
+template <int N> LITZ_FN Vec<float, N> atan2(Vec<float, N> y, Vec<float, N> x) {
+  return cast<float>(atan2(cast<double>(y), cast<double>(x)));
 }
-template <int N> LITZ_FN Vec<float, N> tan(Vec<float, N> x) {
-  auto near = where(x == Vec<float, N>(0.0f), x, detail::tan_quarter(x));
-  return detail::with_far<wide::Tan>(x, near);
-}
-template <int N> LITZ_FN Vec<float, N> asin(Vec<float, N> x) { return detail::asin_of(x); }
-template <int N> LITZ_FN Vec<float, N> acos(Vec<float, N> x) { return detail::acos_of(x); }
-template <int N> LITZ_FN Vec<float, N> atan(Vec<float, N> x) { return detail::atan_of(x); }
-LITZ_SCALAR_1_(float, sin)
-LITZ_SCALAR_1_(float, cos)
-LITZ_SCALAR_1_(float, tan)
-LITZ_SCALAR_1_(float, asin)
-LITZ_SCALAR_1_(float, acos)
-LITZ_SCALAR_1_(float, atan)
+#endif
+LITZ_FORMS_2_(float, atan2)
 
 }  // namespace litz

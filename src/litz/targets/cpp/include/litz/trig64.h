@@ -1,17 +1,19 @@
-// sin, cos, tan, their inverses and atan2 of double, within about 1 ulp where the machine
-// multiplies and adds at once (see trigcore.h), else by the C library.  Coefficients: tests/ops/minimax.py.
+// sin, cos, tan, their inverses and atan2 of double (see trigcore.h), sines and tangents of large
+// arguments by the C library.  Coefficients: tests/ops/minimax.py.
 #pragma once
-#include <litz/rare.h>
 #include <litz/trigcore.h>
 
 namespace litz {
-#if LITZ_FMA
 namespace detail {
 
 template <> struct Circle<double> {
   static constexpr double per_turn = 0x1.45f306dc9c883p-1;
-  static constexpr double turn[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed8fbcp-110};
-  static constexpr double half_pi = turn[0], half_pi_low = turn[1];
+  static constexpr double least = 0x1p-900, half_pi = 0x1.921fb54442d18p+0, half_pi_low = 0x1.1a62633145c07p-54;
+#if LITZ_FMA
+  static constexpr double turn[] = {half_pi, half_pi_low, -0x1.f1976b7ed8fbcp-110}, far_from = 0x1p30;
+#else  // of so few bits that products with them have no error
+  static constexpr double turn[] = {0x1.921fb5p+0, 0x1.110b46p-26, half_pi_low}, far_from = 0x1p26;
+#endif
   template <class V> static LITZ_FN V sin(V z) {
     return poly(z, -0x1.5555555555547p-3, 0x1.111111110f59ap-7, -0x1.a01a019bb47d0p-13,
                 0x1.71de3525c38f1p-19, -0x1.ae5e25121cc97p-26, 0x1.5d7fd48b3625ap-33);
@@ -45,7 +47,9 @@ template <class V> LITZ_FN V tan_by_quotient(V x) {
   return mad(mad(-t, den.low, mad(-t, den.high, num.high) + num.low), inv, t);
 }
 template <double F(double), class V> LITZ_FN V with_far(V x, V near) {
-  auto hard = !(abs(x) <= V(0x1p30));
+  auto hard = abs(x) > V(Circle<double>::far_from);
+  if (!LITZ_FMA)  // near multiples of pi/2 its parts are too few
+    hard = hard | ((abs(x) > V(1.0)) & ((abs(near) < V(0x1p-25)) | (abs(near) > V(0x1p25))));
   return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<F>(hard, near, x) : near;
 }
 
@@ -57,24 +61,9 @@ LITZ_MATH_(double, tan, detail::with_far<::tan>(x, where(x == 0.0, x, detail::ta
 LITZ_MATH_(double, asin, detail::asin_of(x))
 LITZ_MATH_(double, acos, detail::acos_of(x))
 LITZ_MATH_(double, atan, detail::atan_by_quotient(x))
-
 template <int N> LITZ_FN Vec<double, N> atan2(Vec<double, N> y, Vec<double, N> x) {
-  using V = Vec<double, N>;
-  V ay = abs(y), ax = abs(x), sum = ay + ax;
-  auto none = sum == V(0.0);
-  V r = copysign(detail::angle(ay, where(none, V(1.0), ax), signbit(x)), y);
-  auto hard = !(((sum > V(0x1p-900)) & (sum < V(0x1p1000))) | none);
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::atan2>(hard, r, y, x) : r;
+  return detail::atan2_of(y, x);
 }
 LITZ_FORMS_2_(double, atan2)
-#else
-LITZ_RARE_1_(double, sin, ::sin)
-LITZ_RARE_1_(double, cos, ::cos)
-LITZ_RARE_1_(double, tan, ::tan)
-LITZ_RARE_1_(double, asin, ::asin)
-LITZ_RARE_1_(double, acos, ::acos)
-LITZ_RARE_1_(double, atan, ::atan)
-LITZ_RARE_2_(double, atan2, ::atan2)
-#endif
 
 }  // namespace litz

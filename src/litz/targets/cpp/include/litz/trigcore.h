@@ -1,7 +1,8 @@
-// The algorithms of sines and their inverses where the machine multiplies and adds at once, for float
-// and double: what rounding loses is carried in a second value.  Constants: trig.h, trig64.h.
+// The algorithms of sines and their inverses for float and double: what rounding loses is carried in a
+// second value.  Constants: trig.h, trig64.h.
 #pragma once
 #include <litz/poly.h>
+#include <litz/rare.h>
 
 namespace litz {
 namespace detail {
@@ -9,7 +10,7 @@ namespace detail {
 // Per element type: pi/2 as sums, and the tails of the series as polynomials of the square.
 template <class T> struct Circle;
 
-// x = n pi/2 + r + low for |x| <= far_from, quarter the last bits of n.
+// x = n pi/2 + r + low for |x| <= 2^17 or Circle<double>::far_from, quarter the last bits of n.
 template <class V> struct Quarter {
   V r, low;
   Vec<int_of<elem<V>>, lanes<V>> quarter;
@@ -22,7 +23,9 @@ template <class V> LITZ_FN Quarter<V> quarter_of(V x) {
   V s = mad(n, V(-C::turn[0]), x);  // exact
   V p = n * V(C::turn[1]), r = s - p, back = r - s;
   V lost = (s - (r - back)) - (p + back) - mad(n, V(C::turn[1]), -p);
-  return {r, mad(n, V(-C::turn[2]), lost), ibits(t)};
+  Pair<V> rest{r, mad(n, V(-C::turn[2]), lost)};
+  if (!LITZ_FMA) rest = normalise(rest.high, rest.low);  // the parts of pi/2 are shorter there
+  return {rest.high, rest.low, ibits(t)};
 }
 template <class V> LITZ_FN Pair<V> cos_pair(Quarter<V> q, V z) {
   using T = elem<V>;
@@ -132,6 +135,15 @@ template <class V> LITZ_FN V atan_by_quotient(V x) {
   using T = elem<V>;
   V a = min2(V(T(0x1p60)), abs(x)), one = V(T(1));
   return copysign(angle(a, one, false), x);
+}
+// Sizes that the quotient is not made for: by the C library.
+template <class V> LITZ_FN V atan2_of(V y, V x) {
+  using T = elem<V>;
+  V ay = abs(y), ax = abs(x), sum = ay + ax;
+  auto flat = ay == V(T(0));
+  V r = copysign(angle(ay, where(flat, V(T(1)), ax), signbit(x)), y);
+  auto hard = ~(sum < V(T(1) / Circle<T>::least)) | (~flat & (ay < V(Circle<T>::least)));
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::atan2>(hard, r, y, x) : r;
 }
 
 }  // namespace detail
