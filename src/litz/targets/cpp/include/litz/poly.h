@@ -16,10 +16,11 @@ namespace litz {
 
 template <class T> inline constexpr int scalar_lanes = 16 / sizeof(T);
 
+// Templates, so that only those that a kernel calls are compiled.
 #define LITZ_SCALAR_1_(T, name) \
-  LITZ_FN T name(T x) { return name(Vec<T, scalar_lanes<T>>(x))[0]; }
+  template <int = 0> LITZ_FN T name(T x) { return name(Vec<T, scalar_lanes<T>>(x))[0]; }
 #define LITZ_SCALAR_2_(T, name)                                                  \
-  LITZ_FN T name(T x, T y) {                                                     \
+  template <int = 0> LITZ_FN T name(T x, T y) {                                                    \
     return name(Vec<T, scalar_lanes<T>>(x), Vec<T, scalar_lanes<T>>(y))[0];      \
   }
 // Functions of one vector, and all forms of those of two.
