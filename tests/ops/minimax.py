@@ -207,18 +207,6 @@ JOBS = (
     Fit("exp2 of powers", _EXP2_1, -mpf(1) / 31, mpf(1) / 31, 6, abs, 53),
     Fit("sin wide", _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6), 0, _Q, 4, _one, 53),
     Fit("cos wide", _in_square(lambda x: (mp.cos(x) - 1) / x**2, -mpf(1) / 2), 0, _Q, 5, _one, 53),
-    Fit(
-        "asin wide", _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6), 0, 0.25, 8, _one, 53
-    ),
-    Fit(
-        "atan wide",
-        _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3),
-        0,
-        mpf("0.1716"),
-        6,
-        _one,
-        53,
-    ),
     Fit("sinh f64", _SINH, 0, 1, 6, lambda z: z, 53),
     Fit("sinh wide", _SINH, 0, 1, 4, _one, 53),
     Fit("erfcx wide", _erfcx, -1, mpf("0.45"), 15, lambda u: 1, 53),
