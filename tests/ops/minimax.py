@@ -151,6 +151,7 @@ _COS = _in_square(lambda x: (mp.cos(x) - 1 + x * x / 2) / x**4, mpf(1) / 24)
 _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
 _ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
 _TAN = _in_square(lambda x: (mp.tan(x) - x) / x**3, mpf(1) / 3)
+_SINH = _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6)
 _TURN = (mp.pi / 4 * mpf("1.01")) ** 2
 _LOG2 = _series(lambda r: mp.log1p(r) / r / LN2, 1 / LN2)
 _LOG2_CUBIC = _series(lambda r: (mp.log1p(r) - r + r * r / 2) / r**3 / LN2, 1 / LN2 / 3)
@@ -175,6 +176,10 @@ JOBS = (
     Fit("asin", _ASIN, 0, 0.25, 5, lambda z: z),
     Fit("atan", _ATAN, 0, 0.25, 5, lambda z: z),
     Fit("tan", _TAN, 0, _TURN, 6, lambda z: z),
+    Fit("sin f64", _SIN, 0, _TURN, 5, lambda z: z, 53),
+    Fit("cos f64", _COS, 0, _TURN, 5, lambda z: z * z / 0.7, 53),
+    Fit("asin f64", _ASIN, 0, 0.25, 12, lambda z: z, 53),
+    Fit("atan f64", _ATAN, 0, 0.25, 11, lambda z: z, 53),
     Fit("lgamma wide", _lgamma, -1, 1, 16, _one, 53),
     Fit("stirling wide", _series_of(_stirling), 0, mpf(1) / 36, 3, mp.sqrt, 53),
     Fit("digamma wide", _series_of(_digamma), 0, mpf(1) / 100, 4, lambda s: s, 53),
@@ -202,19 +207,8 @@ JOBS = (
     Fit("exp2 of powers", _EXP2_1, -mpf(1) / 31, mpf(1) / 31, 6, abs, 53),
     Fit("sin wide", _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6), 0, _Q, 4, _one, 53),
     Fit("cos wide", _in_square(lambda x: (mp.cos(x) - 1) / x**2, -mpf(1) / 2), 0, _Q, 5, _one, 53),
-    Fit(
-        "asin wide", _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6), 0, 0.25, 8, _one, 53
-    ),
-    Fit(
-        "atan wide",
-        _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3),
-        0,
-        mpf("0.1716"),
-        6,
-        _one,
-        53,
-    ),
-    Fit("sinh wide", _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6), 0, 1, 4, _one, 53),
+    Fit("sinh f64", _SINH, 0, 1, 6, lambda z: z, 53),
+    Fit("sinh wide", _SINH, 0, 1, 4, _one, 53),
     Fit("erfcx wide", _erfcx, -1, mpf("0.45"), 15, lambda u: 1, 53),
     Fit("erfinv central", _erfinv_central, -2.5, 2.5, 10, lambda u: 1, 53),
     Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),

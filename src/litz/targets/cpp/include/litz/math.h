@@ -103,26 +103,22 @@ template <class V> LITZ_FN V float_sigmoid(V x) {
 
 }  // namespace detail
 
-#define LITZ_MATH_(name, ...)                                                \
-  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x) { return __VA_ARGS__; } \
-  LITZ_SCALAR_1_(float, name)
 #if !LITZ_LOOKUP
-LITZ_MATH_(exp, detail::exp_of(x))
+LITZ_MATH_(float, exp, detail::exp_of(x))
 #endif
-LITZ_MATH_(expm1, detail::expm1_of(x))
-LITZ_MATH_(sigmoid, detail::float_sigmoid(x))
+LITZ_MATH_(float, expm1, detail::expm1_of(x))
+LITZ_MATH_(float, sigmoid, detail::float_sigmoid(x))
 #if LITZ_LOOKUP
-LITZ_MATH_(log, detail::log_by_table(x, detail::log_base_e))
-LITZ_MATH_(log2, detail::log_by_table(x, detail::log_base_2))
-LITZ_MATH_(log10, detail::log_by_table(x, detail::log_base_10))
-LITZ_MATH_(log1p, detail::log1p_by_table(x))
+LITZ_MATH_(float, log, detail::log_by_table(x, detail::log_base_e))
+LITZ_MATH_(float, log2, detail::log_by_table(x, detail::log_base_2))
+LITZ_MATH_(float, log10, detail::log_by_table(x, detail::log_base_10))
+LITZ_MATH_(float, log1p, detail::log1p_by_table(x))
 #else
-LITZ_MATH_(log, detail::log_of(x, detail::F32::base_e))
-LITZ_MATH_(log2, detail::log_of(x, detail::F32::base_2))
-LITZ_MATH_(log10, detail::log_of(x, detail::F32::base_10))
-LITZ_MATH_(log1p, detail::log1p_of(x))
+LITZ_MATH_(float, log, detail::log_of(x, detail::F32::base_e))
+LITZ_MATH_(float, log2, detail::log_of(x, detail::F32::base_2))
+LITZ_MATH_(float, log10, detail::log_of(x, detail::F32::base_10))
+LITZ_MATH_(float, log1p, detail::log1p_of(x))
 #endif
-#undef LITZ_MATH_
 
 template <int N> LITZ_FN Vec<float, N> exp2(Vec<float, N> x) {
   using V = Vec<float, N>;

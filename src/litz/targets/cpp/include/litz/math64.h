@@ -55,18 +55,14 @@ using F64 = Core<double>;
 
 }  // namespace detail
 
-#define LITZ_MATH_(name, ...)                                                            \
-  template <int N> LITZ_FN Vec<double, N> name(Vec<double, N> x) { return __VA_ARGS__; } \
-  LITZ_SCALAR_1_(double, name)
-LITZ_MATH_(exp, detail::exp_of(x))
-LITZ_MATH_(expm1, detail::expm1_of(x))
-LITZ_MATH_(tanh, detail::tanh_of(x))
-LITZ_MATH_(sigmoid, detail::sigmoid_of(x))
-LITZ_MATH_(log, detail::log_of(x, detail::F64::base_e))
-LITZ_MATH_(log2, detail::log_of(x, detail::F64::base_2))
-LITZ_MATH_(log10, detail::log_of(x, detail::F64::base_10))
-LITZ_MATH_(log1p, detail::log1p_of(x))
-#undef LITZ_MATH_
+LITZ_MATH_(double, exp, detail::exp_of(x))
+LITZ_MATH_(double, expm1, detail::expm1_of(x))
+LITZ_MATH_(double, tanh, detail::tanh_of(x))
+LITZ_MATH_(double, sigmoid, detail::sigmoid_of(x))
+LITZ_MATH_(double, log, detail::log_of(x, detail::F64::base_e))
+LITZ_MATH_(double, log2, detail::log_of(x, detail::F64::base_2))
+LITZ_MATH_(double, log10, detail::log_of(x, detail::F64::base_10))
+LITZ_MATH_(double, log1p, detail::log1p_of(x))
 
 template <int N> LITZ_FN Vec<double, N> exp2(Vec<double, N> x) {
   using V = Vec<double, N>;

@@ -70,20 +70,26 @@ template <class V> LITZ_FN V tanh_of(V x) {
   return copysign(mad(rest, inv, q), x);
 }
 
+// e^x times 2^More as a sum; x in range.
+template <int More = 0, class V> LITZ_FN Pair<V> exp_pair(V x) {
+  using T = elem<V>;
+  auto e = Core<T>::fine_exp(x);
+  const V one(T(1));
+  V one_r = one + e.r, n = More ? e.n + V(T(More)) : e.n;
+  auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
+  return {ldexp(m.high, n), ldexp(m.low, n)};
+}
 template <class V> LITZ_FN V sigmoid_of(V x) {
   using T = elem<V>;
   const V one = V(T(1)), zero = V(T(0));
   V a = max2(V(Core<T>::exp_min), -abs(x));
-  auto e = Core<T>::fine_exp(a);  // 1 / (1 + e) or e / (1 + e), with e = 2^n (high + low)
-  V one_r = one + e.r;
-  auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
-  V eh = ldexp(m.high, e.n), el = ldexp(m.low, e.n);
-  V den = one + eh;
-  V den_low = eh - (den - one) + el;
+  auto e = exp_pair(a);  // 1 / (1 + e) or e / (1 + e)
+  V den = one + e.high;
+  V den_low = e.high - (den - one) + e.low;
   V inv = one / den;
   auto positive = x > zero;
-  V num = where(positive, one, eh);
-  V num_low = where(positive, zero, el);
+  V num = where(positive, one, e.high);
+  V num_low = where(positive, zero, e.low);
   V q = num * inv;
   V rest = mad(-q, den_low, mad(-q, den, num) + num_low);
   return mad(rest, inv, q);

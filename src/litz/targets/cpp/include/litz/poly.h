@@ -16,12 +16,21 @@ namespace litz {
 
 template <class T> inline constexpr int scalar_lanes = 16 / sizeof(T);
 
+// Templates, so that only those that a kernel calls are compiled.
 #define LITZ_SCALAR_1_(T, name) \
-  LITZ_FN T name(T x) { return name(Vec<T, scalar_lanes<T>>(x))[0]; }
+  template <int = 0> LITZ_FN T name(T x) { return name(Vec<T, scalar_lanes<T>>(x))[0]; }
 #define LITZ_SCALAR_2_(T, name)                                                  \
-  LITZ_FN T name(T x, T y) {                                                     \
+  template <int = 0> LITZ_FN T name(T x, T y) {                                                    \
     return name(Vec<T, scalar_lanes<T>>(x), Vec<T, scalar_lanes<T>>(y))[0];      \
   }
+// Functions of one vector, and all forms of those of two.
+#define LITZ_MATH_(T, name, ...)                                               \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x) { return __VA_ARGS__; } \
+  LITZ_SCALAR_1_(T, name)
+#define LITZ_FORMS_2_(T, name)                                                                 \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); }  \
+  template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }  \
+  LITZ_SCALAR_2_(T, name)
 
 namespace detail {
 
@@ -86,6 +95,7 @@ template <class T, int N, class F> LITZ_FN Vec<T, N> by_registers(F f, Vec<T, N>
 #endif
 
 // 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
+template <int N> LITZ_FN Vec<double, N> inverse(Vec<double, N> x) { return Vec<double, N>(1.0) / x; }
 template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
 #if LITZ_LOOKUP
   return by_registers([=](auto x) LITZ_LAMBDA {

@@ -65,13 +65,7 @@ template <int N> LITZ_FN Vec<double, N> pow(Vec<double, N> x, Vec<double, N> y) 
   else if constexpr (N < 8) return low(pow(join(x, x), join(y, y)));
   else return wide::pow(x, y);
 }
-template <int N> LITZ_FN Vec<double, N> pow(Vec<double, N> x, double y) {
-  return pow(x, Vec<double, N>(y));
-}
-template <int N> LITZ_FN Vec<double, N> pow(double x, Vec<double, N> y) {
-  return pow(Vec<double, N>(x), y);
-}
-LITZ_SCALAR_2_(double, pow)
+LITZ_FORMS_2_(double, pow)
 #else
 LITZ_RARE_2_(double, pow, ::pow)
 #endif

@@ -12,16 +12,12 @@ double asin(double) noexcept;
 double acos(double) noexcept;
 double atan(double) noexcept;
 double atan2(double, double) noexcept;
-double sinh(double) noexcept;
-double cosh(double) noexcept;
 double asinh(double) noexcept;
 double acosh(double) noexcept;
-double atanh(double) noexcept;
 double erf(double) noexcept;
 double erfc(double) noexcept;
 double lgamma(double) noexcept;
 double pow(double, double) noexcept;
-double hypot(double, double) noexcept;
 double log(double) noexcept;
 double exp(double) noexcept;
 }
@@ -36,16 +32,13 @@ template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
   return load<N>(v);
 }
 // ``fast``, but by a function of double where ``hard``, lane by lane.
-template <double F(double), int N>
-LITZ_SLOW Vec<float, N> by_lane(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
-  float v[N], r[N];
-  store(v, x);
-  store(r, fast);
+template <auto F, class T, int N, class... X>
+LITZ_SLOW Vec<T, N> by_lane(Vec<bool, N> hard, Vec<T, N> fast, X... x) {
   for (unsigned on = mask_bits(hard); on; on &= on - 1) {
     const int i = __builtin_ctz(on);
-    r[i] = (float)F((double)v[i]);
+    fast.set(i, (T)F((double)x[i]...));
   }
-  return load<N>(r);
+  return fast;
 }
 template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
   T v[N], w[N];
@@ -77,6 +70,11 @@ LITZ_SLOW double digamma(double x) {
   return r + (::log(x) - 0.5 / x - tail);
 }
 
+// erf(r) - x: near the ends erf has lost its digits, erfc has not.
+LITZ_FN double erf_less(double r, double x) {
+  double a = __builtin_fabs(x);
+  return a < 0.5 ? ::erf(r) - x : (1 - a - ::erfc(__builtin_fabs(r))) * (x < 0 ? -1 : 1);
+}
 // A rational start, then two of Halley's steps on erf.
 LITZ_SLOW double erfinv(double x) {
   double a = __builtin_fabs(x);
@@ -95,9 +93,7 @@ LITZ_SLOW double erfinv(double x) {
     r = __builtin_copysign(num / den, x);
   }
   for (int i = 0; i < 2; i++) {
-    // Near the ends erf has lost its digits; erfc has not.
-    double e = a < 0.5 ? ::erf(r) - x : (1 - a - ::erfc(__builtin_fabs(r))) * (x < 0 ? -1 : 1);
-    e /= 0x1.20dd750429b6dp+0 * ::exp(-r * r);
+    double e = erf_less(r, x) / (0x1.20dd750429b6dp+0 * ::exp(-r * r));
     r -= e / (1 + r * e);
   }
   return r;
@@ -127,24 +123,12 @@ template <class T> LITZ_FN T nextafter1(T x, T y) {
   }                                                                                       \
   template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); } \
   template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }
-LITZ_RARE_1_(double, sin, ::sin)
-LITZ_RARE_1_(double, cos, ::cos)
-LITZ_RARE_1_(double, tan, ::tan)
-LITZ_RARE_1_(double, asin, ::asin)
-LITZ_RARE_1_(double, acos, ::acos)
-LITZ_RARE_1_(double, atan, ::atan)
-LITZ_RARE_1_(double, sinh, ::sinh)
-LITZ_RARE_1_(double, cosh, ::cosh)
 LITZ_RARE_1_(double, asinh, ::asinh)
 LITZ_RARE_1_(double, acosh, ::acosh)
-LITZ_RARE_1_(double, atanh, ::atanh)
 LITZ_RARE_1_(double, erf, ::erf)
 LITZ_RARE_1_(double, erfc, ::erfc)
-LITZ_RARE_1_(double, erfinv, rare::erfinv)
 LITZ_RARE_1_(double, digamma, rare::digamma)
 LITZ_RARE_1_(double, lgamma, ::lgamma)
-LITZ_RARE_2_(double, atan2, ::atan2)
-LITZ_RARE_2_(double, hypot, ::hypot)
 LITZ_RARE_2_(double, nextafter, rare::nextafter1<double>)
 LITZ_RARE_2_(float, nextafter, rare::nextafter1<float>)
 

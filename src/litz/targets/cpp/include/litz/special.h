@@ -258,17 +258,27 @@ LITZ_SCALAR_1_(float, erfinv)
 LITZ_WIDE_1_(erfc)
 LITZ_WIDE_1_(erfinv)
 #endif
+// One of Halley's steps from a value that is good to 2^-35, but near the ends.
+template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
+  using V = Vec<double, N>;
+  V r = wide::erfinv(x);
+  V e = rare::map(rare::erf_less, r, x) / (V(0x1.20dd750429b6dp+0) * exp(-r * r));
+  r = r - e / mad(r, e, V(1.0));
+  auto hard = !(abs(x) < V(1 - 0x1p-25));
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::erfinv>(hard, r, x) : r;
+}
+LITZ_SCALAR_1_(double, erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::lgamma(cast<double>(x)));
   auto hard = (x < V(0.0f)) & (abs(r) < V(0x1p-6f));
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::lgamma>(hard, x, r) : r;
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<::lgamma>(hard, r, x) : r;
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::digamma(cast<double>(x)));
   auto hard = (x == V(0.0f)) | ((x < V(0.0f)) & (abs(r) < V(0x1p-6f)));
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::digamma>(hard, x, r) : r;
+  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::digamma>(hard, r, x) : r;
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)

@@ -13,7 +13,7 @@ using detail::clamp;
 using detail::ldexp;
 using detail::poly;
 
-inline constexpr double pi = 0x1.921fb54442d18p+1, pi_2 = 0x1.921fb54442d18p+0;
+inline constexpr double pi = 0x1.921fb54442d18p+1;
 
 // D: a Vec of double throughout.
 template <class D> LITZ_FN D exp(D x) {
@@ -120,72 +120,6 @@ template <class D> LITZ_FN D cos_poly(D z) {
              0x1.a019fc6fda95ep-16, -0x1.27e0f0653cb37p-22, 0x1.1c04a7c02ba62p-29);
   return mad(p, z, D(1.0));
 }
-// x = n pi/2 + r for |x| < 2^27; the sum of the constants has 106 bits.
-template <class D> struct Turn {
-  D r, n;
-};
-template <class D> LITZ_FN Turn<D> quarter_turns(D x) {
-  D n = round(x * D(0x1.45f306dc9c883p-1));
-  D r = mad(n, D(-0x1.921fb5p+0), x);  // 25 bits: exact for |n| < 2^27
-  r = mad(n, D(-0x1.110b46p-26), r);   // 24 bits
-  return {mad(n, D(-0x1.1a62633145c07p-54), r), n};
-}
-// sin(x + shift * pi/2) of x = r + n * pi/2
-template <class D> LITZ_FN D sin_turned(Turn<D> t, double shift) {
-  auto q = ibits(t.n + D(detail::magic<double> + shift));
-  using I = decltype(q);
-  D z = t.r * t.r;
-  D v = where((q & I(1)) == I(0), sin_poly(t.r, z), cos_poly(z));
-  return bitcast<double>(ibits(v) ^ ((q & I(2)) << 62));
-}
-
-template <class D> LITZ_FN D asin_poly(D x, D z) {  // |x| <= 1/2
-  D p = poly(z, 0x1.555555555c15bp-3, 0x1.333333117d231p-4, 0x1.6db6f70bfd396p-5,
-             0x1.f1be7096d9b4ep-6, 0x1.6f3904fcc1457p-6, 0x1.14c821a6421a2p-6,
-             0x1.1505cf45b39d4p-6, 0x1.f69841c021fe2p-11, 0x1.d2395d6091b51p-6);
-  return mad(p * z, x, x);
-}
-// atan(y / x) in the first quadrant, for y, x >= 0 not both zero or infinite.
-template <class D> LITZ_FN D atan_ratio(D y, D x) {
-  D small = detail::min2(y, x), large = detail::max2(y, x);
-  auto upper = small > large * D(0.41421356237309503);
-  D num = where(upper, small - large, small);
-  D den = where(upper, small + large, large);
-  D s = num / den;
-  D z = s * s;
-  D p = poly(z, -0x1.5555555504dd2p-2, 0x1.9999982e81df7p-3, -0x1.2491c2e1f0f16p-3,
-             0x1.c6f6fa3bdf5f6p-4, -0x1.71d8c0fd8cb70p-4, 0x1.245cf9aa12efdp-4,
-             -0x1.4b9b77e7d6e87p-5);
-  D a = mad(p * z, s, s) + where(upper, D(pi / 4), D(0.0));
-  return where(y > x, D(pi_2) - a, a);
-}
-template <class D> LITZ_FN D atan2(D y, D x) {
-  D ay = abs(y), ax = abs(x);
-  auto both = (ay == ax) & ((ay == D(0.0)) | (ay == D(inf64)));
-  D zero = where(signbit(x), D(pi), D(0.0));  // of 0 / +-0
-  D a = atan_ratio(where(both, D(1.0), ay), where(both, D(1.0), ax));
-  a = where(signbit(x), D(pi) - a, a);
-  a = where(both & (ay == D(0.0)), zero, a);
-  return where((y == y) & (x == x), copysign(a, y), y + x);
-}
-
-template <class D> LITZ_FN D acos(D x) {
-  D a = abs(x);
-  auto inner = a <= D(0.5);
-  D z = where(inner, x * x, mad(a, D(-0.5), D(0.5)));
-  D s = where(inner, x, sqrt(z));
-  D p = asin_poly(s, z);
-  D outer = where(x < D(0.0), D(pi) - (p + p), p + p);
-  return where(inner, D(pi_2) - p, outer);
-}
-template <class D> LITZ_FN D asin(D x) {
-  D a = abs(x);
-  auto inner = a <= D(0.5);
-  D z = where(inner, x * x, mad(a, D(-0.5), D(0.5)));
-  D p = asin_poly(where(inner, a, sqrt(z)), z);
-  return copysign(where(inner, p, D(pi_2) - (p + p)), x);
-}
-
 template <class D> LITZ_FN D sinh(D x) {
   D a = abs(x), z = x * x;
   D e = wide::exp(clamp(a, 0.0, 200.0));
@@ -256,21 +190,12 @@ template <class V> LITZ_FN V signed_pow(V x, V y, V r) {
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, Vec<float, N> y) { \
     return cast<float>(wide::name(cast<double>(x), cast<double>(y)));             \
   }                                                                               \
-  LITZ_WIDE_FORMS_(name)
-#define LITZ_WIDE_FORMS_(name)                                                    \
-  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, float y) {         \
-    return name(x, Vec<float, N>(y));                                             \
-  }                                                                               \
-  template <int N> LITZ_FN Vec<float, N> name(float x, Vec<float, N> y) {         \
-    return name(Vec<float, N>(x), y);                                             \
-  }                                                                               \
-  LITZ_SCALAR_2_(float, name)
+  LITZ_FORMS_2_(float, name)
 LITZ_WIDE_1_(sinh)
 LITZ_WIDE_1_(cosh)
 LITZ_WIDE_1_(asinh)
 LITZ_WIDE_1_(acosh)
 LITZ_WIDE_1_(atanh)
-LITZ_WIDE_2_(atan2)
 LITZ_WIDE_2_(hypot)
 template <int N> LITZ_FN Vec<float, N> pow(Vec<float, N> x, Vec<float, N> y) {
   using V = Vec<float, N>;
@@ -278,5 +203,5 @@ template <int N> LITZ_FN Vec<float, N> pow(Vec<float, N> x, Vec<float, N> y) {
   auto plain = (x > V(0.0f)) & (x < V(inf32)) & (abs(y) < V(inf32));
   return LITZ_LIKELY(hall(plain)) ? r : wide::signed_pow(x, y, r);
 }
-LITZ_WIDE_FORMS_(pow)
+LITZ_FORMS_2_(float, pow)
 }  // namespace litz
