@@ -1,0 +1,110 @@
+"""Parallel loops inside of the lane's: values that they do not change are computed once for all.
+
+Where to sample an image, and with which weights, is the same for all of its channels.  A loop over
+channels around the pixels would compute it again for each.  Within a vector, or a block of vectors,
+it finds these values done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from litz.index import Expr, product, size_hint
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, walk
+from litz.ir.ops import op as op_row
+from litz.kernel.lanes import pieces
+from litz.kernel.lanes.access import access
+from litz.kernel.lanes.reuse import COSTLY, SCATTERED
+from litz.kernel.lanes.space import Space
+from litz.kernel.nodes import extent, over_all, reads, roots
+from litz.kernel.plan import Dim, KernelPlan
+
+PART = 4  # of a point's work: less is not worth another order of the loops
+FEW_VECTORS = 12  # that are too few for threads
+FEW_LANES = 1 << 14  # whose rows are better read whole by each thread
+SMALL = 1 << 18  # additions that one thread may do alone
+
+
+def inside(plan: KernelPlan, space: Space, lanes: int) -> tuple[KernelPlan, Space]:
+    """The plan with some parallel dims as loops inside of the lane's, where that saves work.
+
+    In plan and space these are reduced dims, over which nothing is reduced.
+    """
+    units, lane = space.units, space.lane
+    if lane is None or lane not in units or space.serial or space.reduced or len(units) < 2:
+        return plan, space
+    if plan.tile is not None or not all(over_all(s, units) for s in plan.stores):
+        return plan, space
+    own = _own(plan, units)
+    if own is None or pieces.cuts(plan.stores, space, lanes):
+        return plan, space
+    costs = [(_cost(n, lane, lanes), vars) for n, vars in own.items() if lane in vars]
+    whole = sum(c for c, _ in costs)
+    sets = dict.fromkeys(tuple(v for v in units if v not in vars) for c, vars in costs if c)
+    best, dims = 0.0, ()
+    for some in sets:
+        times = size_hint(product(extent(v) for v in some))
+        apart = sum(c for c, vars in costs if not set(some) & vars)
+        saved = apart * (1 - 1 / max(1, times))
+        if some and saved > best and _divides(units, some, whole, gathers(plan, some, lane), lanes):
+            best, dims = saved, some
+    if best < max(COSTLY, whole / PART):
+        return plan, space
+    left = tuple(v for v in units if v not in dims)
+    loops = (*(Dim(v, "p") for v in left), *(Dim(v, "r") for v in dims))
+    return replace(plan, dims=loops), replace(space, units=left, reduced=dims)
+
+
+def gathers(plan: KernelPlan, dims: Sequence[Expr], lane: Expr | None) -> bool:
+    """Whether what runs over ``dims`` reads lane by lane, where data says.
+
+    That takes longer than going from row to row with each vector, and leaves values in registers.
+    """
+    nodes = list(walk(roots(plan.stores)))
+    if any(isinstance(n, Reduce | Scan) for n in nodes):
+        return False
+    found = (n for n in nodes if isinstance(n, Load) and set(dims) & set(n.vars))
+    return any(lane in data.vars for n in found for _, data in n.indirect)
+
+
+def _divides(
+    units: Sequence[Expr], dims: Sequence[Expr], work: int, gathered: bool, lanes: int
+) -> bool:
+    """Whether enough is left outside of ``dims`` for threads, if there is work for several."""
+    left = size_hint(product(extent(v) for v in units if v not in dims))
+    all_work = size_hint(product(extent(v) for v in units)) * work
+    return all_work <= SMALL or left >= (FEW_VECTORS * lanes if gathered else FEW_LANES)
+
+
+def _own(plan: KernelPlan, units: Sequence[Expr]) -> dict[Node, set[Expr]] | None:
+    """The dims within whose loops each node is computed; None where rows hold more than points.
+
+    What a mask guards is not read outside of it.
+    """
+    found: dict[Node, set[Expr]] = {}
+    nodes = list(walk(roots(plan.stores)))
+    if any(isinstance(n, Reduce | Scan) for n in nodes):
+        return None
+    for n in nodes:
+        found[n] = {v for v in units if v in n.vars}
+    for n, held in _held(nodes):
+        found[held] |= found[n]
+    return found
+
+
+def _held(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
+    """Masked regions, outer ones first, and what is read in them."""
+    for n in reversed(nodes):
+        if isinstance(n, Masked):
+            yield from ((n, a) for a in walk((n.args[1],)) if reads(a))
+
+
+def _cost(n: Node, lane: Expr, lanes: int) -> int:
+    """Additions; what lies side by side is as well read again."""
+    if isinstance(n, Op):
+        return op_row(n.name).cost
+    if isinstance(n, Load):
+        near = not any(lane in data.vars for _, data in n.indirect)
+        return 0 if near and access(n.index, lane, lanes).kind in ("next", "same") else SCATTERED
+    return 0
