@@ -10,7 +10,7 @@ from litz.index import Expr, Var, coefficient, divides, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, pieces, regroup, turn
+from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
@@ -54,7 +54,10 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
     several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
-        return LaneRecipe(plan, (in_lanes(*inside(prepared, space, lanes), lanes),))
+        within = inside(prepared, space, lanes)
+        several = stored.divide(prepared, space, lanes) if within[1] is space else None
+        if several is None:
+            return LaneRecipe(plan, (in_lanes(*within, lanes),))
     kernels = tuple(in_lanes(*inside(*prepare(p), lanes), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps)
 
@@ -96,7 +99,7 @@ def width(plan: KernelPlan, lanes: int) -> int:
 
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
-    form = _form(plan, space)
+    form = _form(plan, space, lanes)
     cut = pieces.cuts(plan.stores, space, lanes) if form == "rows" else ()
     if cut:
         assert space.lane is not None
@@ -166,7 +169,7 @@ def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Exp
     return product(extent(d.var) for d in plan.dims) * cost
 
 
-def _form(plan: KernelPlan, space: Space) -> Form:
+def _form(plan: KernelPlan, space: Space, lanes: int) -> Form:
     lane, tile = space.lane, plan.tile
     if lane is None:
         return "rows"
@@ -175,7 +178,7 @@ def _form(plan: KernelPlan, space: Space) -> Form:
     # Columns long enough for blocks of lanes.
     rows = product(extent(v) for v in space.reduced)
     short = rows.is_const and int_value(rows) <= SHORT or bool(sorts_of(plan.stores))
-    short = short or gathers(plan, space.reduced, lane)
+    short = short or gathers(plan, space.reduced, lane, lanes)
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 

@@ -15,12 +15,13 @@ from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes import pieces
 from litz.kernel.lanes.access import access
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.reuse import COSTLY, SCATTERED
-from litz.kernel.lanes.space import Space
+from litz.kernel.lanes.space import CACHED, Space
 from litz.kernel.nodes import extent, over_all, reads, roots
 from litz.kernel.plan import Dim, KernelPlan
 
-PART = 4  # of a point's work: less is not worth another order of the loops
+PART = 3  # of a point's work: less is not worth another order of the loops
 FEW_VECTORS = 12  # that are too few for threads
 FEW_LANES = 1 << 14  # whose rows are better read whole by each thread
 SMALL = 1 << 18  # additions that one thread may do alone
@@ -42,12 +43,17 @@ def inside(plan: KernelPlan, space: Space, lanes: int) -> tuple[KernelPlan, Spac
     costs = [(_cost(n, lane, lanes), vars) for n, vars in own.items() if lane in vars]
     whole = sum(c for c, _ in costs)
     sets = dict.fromkeys(tuple(v for v in units if v not in vars) for c, vars in costs if c)
-    best, dims = 0.0, ()
+    best = 0.0
+    dims: tuple[Expr, ...] = ()
     for some in sets:
         times = size_hint(product(extent(v) for v in some))
         apart = sum(c for c, vars in costs if not set(some) & vars)
         saved = apart * (1 - 1 / max(1, times))
-        if some and saved > best and _divides(units, some, whole, gathers(plan, some, lane), lanes):
+        if (
+            some
+            and saved > best
+            and _divides(units, some, whole, gathers(plan, some, lane, lanes), lanes)
+        ):
             best, dims = saved, some
     if best < max(COSTLY, whole / PART):
         return plan, space
@@ -56,11 +62,14 @@ def inside(plan: KernelPlan, space: Space, lanes: int) -> tuple[KernelPlan, Spac
     return replace(plan, dims=loops), replace(space, units=left, reduced=dims)
 
 
-def gathers(plan: KernelPlan, dims: Sequence[Expr], lane: Expr | None) -> bool:
+def gathers(plan: KernelPlan, dims: Sequence[Expr], lane: Expr | None, lanes: int) -> bool:
     """Whether what runs over ``dims`` reads lane by lane, where data says.
 
-    That takes longer than going from row to row with each vector, and leaves values in registers.
+    That takes longer than going from row to row with each vector, which leaves values in registers,
+    as long as the lines of all rows stay in the cache.
     """
+    if size_hint(product(extent(v) for v in dims)) * lanes * LINE > CACHED:
+        return False
     nodes = list(walk(roots(plan.stores)))
     if any(isinstance(n, Reduce | Scan) for n in nodes):
         return False
