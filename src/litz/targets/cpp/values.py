@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import reduce
 
 from litz.dataclass import dataclass
 from litz.index import (
@@ -242,15 +241,14 @@ class Speller:
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
-        start, where = (
-            ("0", f"litz::places<{self.lanes}>(litz::i64({at}), {self.listed(how.offsets)})")
+        where = (
+            f"litz::places<{self.lanes}>(litz::i64({at}), {self.listed(how.offsets)})"
             if how.offsets
             else self.vector_index(n.index, data)
         )
         if where is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
-            first = n.buffer if start == "0" else f"{n.buffer} + ({start})"
-            return f"litz::gather{width}({first}, {where}{tail})"
+            return f"litz::gather{width}({n.buffer}, {where}{tail})"
         limit = mask or self.count
         lead = f"{limit}, " if limit else ""
         return f"litz::each{width}({lead}{self.per_lane(n.index, data, n.buffer + '[{}]')})"
@@ -263,28 +261,26 @@ class Speller:
         at = self.per_lane(n.index, data)
         return f"litz::load_near<{kinds}>({n.buffer}{lead}, {at})"
 
-    def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> tuple[str, str | None]:
-        """An index that is linear in the lane and in data: what lanes share, and each lane's rest.
-
-        A loop that changes only what is shared finds the rest done.  None where it is not linear.
-        """
+    def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> str | None:
+        """All lanes' values of an index that is linear in the lane and in data, else None."""
         varying = [v for v in e.free if str(v) in data and data[str(v)].vec]
         split = split_linear(e, [*varying, *([self.lane] if self.lane in e.free else [])])
         if split is None:
-            return "0", None
-        steps, start = split
-        step = steps.pop(self.lane, None) if self.lane is not None else None
-        terms: list[str] = []
+            return None
+        steps, rest = split
         names = {k: r.text for k, r in data.items() if not r.vec}
+        step = steps.pop(self.lane, None) if self.lane is not None else None
         if step is not None and self.lane is not None:
-            start += self.lane * step
-            terms.append(f"litz::iota<{self.lanes}>(litz::i64(0), litz::i64({self.index(step)}))")
+            start = self.index(rest + self.lane * step, names)
+            text = f"litz::iota<{self.lanes}>(litz::i64({start}), litz::i64({self.index(step)}))"
+        else:
+            text = f"litz::Vec<litz::i64, {self.lanes}>(litz::i64({self.index(rest, names)}))"
         for v, c in steps.items():
             times = data[str(v)].text
             if not (c.is_const and int_value(c) == 1):
                 times = f"litz::mul({times}, litz::i64({self.index(c, names)}))"
-            terms.append(times)
-        return self.index(start, names), reduce("litz::add({}, {})".format, terms)
+            text = f"litz::add({text}, {times})"
+        return text
 
     # --- stores -------------------------------------------------------------------------------
 
