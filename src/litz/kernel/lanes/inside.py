@@ -21,7 +21,7 @@ from litz.kernel.lanes.space import CACHED, Space
 from litz.kernel.nodes import extent, over_all, reads, roots
 from litz.kernel.plan import Dim, KernelPlan
 
-PART = 4  # of a point's work: less is not worth another order of the loops
+PART = 5  # of a point's work: less is not worth another order of the loops
 FEW_VECTORS = 12  # that are too few for threads
 FEW_LANES = 1 << 14  # whose rows are better read whole by each thread
 SMALL = 1 << 18  # additions that one thread may do alone
