@@ -7,7 +7,7 @@ it finds these values done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Expr, product, size_hint
@@ -18,7 +18,7 @@ from litz.kernel.lanes.access import access
 from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.reuse import COSTLY, SCATTERED
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, over_all, reads, roots
+from litz.kernel.nodes import extent, is_guarded_kind, over_all, roots
 from litz.kernel.plan import Dim, KernelPlan
 
 PART = 5  # of a point's work: less is not worth another order of the loops
@@ -37,9 +37,10 @@ def inside(plan: KernelPlan, space: Space, lanes: int) -> tuple[KernelPlan, Spac
         return plan, space
     if plan.tile is not None or not all(over_all(s, units) for s in plan.stores):
         return plan, space
-    own = _own(plan, units)
-    if own is None or pieces.cuts(plan.stores, space, lanes):
+    nodes = list(walk(roots(plan.stores)))
+    if any(isinstance(n, Reduce | Scan) for n in nodes) or pieces.cuts(plan.stores, space, lanes):
         return plan, space
+    own = _own(nodes, units)
     costs = [(_cost(n, lane, lanes), vars) for n, vars in own.items() if lane in vars]
     whole = sum(c for c, _ in costs)
     sets = dict.fromkeys(tuple(v for v in units if v not in vars) for c, vars in costs if c)
@@ -86,27 +87,27 @@ def _divides(
     return all_work <= SMALL or left >= (FEW_VECTORS * lanes if gathered else FEW_LANES)
 
 
-def _own(plan: KernelPlan, units: Sequence[Expr]) -> dict[Node, set[Expr]] | None:
-    """The dims within whose loops each node is computed; None where rows hold more than points.
+def _own(nodes: Sequence[Node], units: Sequence[Expr]) -> dict[Node, set[Expr]]:
+    """The dims within whose loops each node is computed."""
+    held = guarded(nodes)
+    return {n: {v for v in units if v in n.vars or v in held.get(n, ())} for n in nodes}
 
-    What a mask guards is not read outside of it.
+
+def guarded(nodes: Sequence[Node]) -> dict[Node, set[Expr]]:
+    """What reads within masked regions, which stay around it, and the variables of these regions.
+
+    nodes: in the order of ``walk``.
     """
-    found: dict[Node, set[Expr]] = {}
-    nodes = list(walk(roots(plan.stores)))
-    if any(isinstance(n, Reduce | Scan) for n in nodes):
-        return None
+    reads: dict[Node, bool] = {}
     for n in nodes:
-        found[n] = {v for v in units if v in n.vars}
-    for n, held in _held(nodes):
-        found[held] |= found[n]
-    return found
-
-
-def _held(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
-    """Masked regions, outer ones first, and what is read in them."""
+        reads[n] = is_guarded_kind(n) or any(reads[a] for a in n.args)
+    held: dict[Node, set[Expr]] = {}
     for n in reversed(nodes):
-        if isinstance(n, Masked):
-            yield from ((n, a) for a in walk((n.args[1],)) if reads(a))
+        for i, a in enumerate(n.args):
+            own = isinstance(n, Masked) and i == 1
+            if reads[a] and (own or n in held):
+                held.setdefault(a, set()).update(held.get(n, ()), n.vars if own else ())
+    return held
 
 
 def _cost(n: Node, lane: Expr, lanes: int) -> int:

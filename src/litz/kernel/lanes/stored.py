@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from litz.index import Expr, product, size_hint
-from litz.ir.body import Masked, Node, Op, Reduce, Scan, Store, load, replaced, walk
+from litz.ir.body import Load, Node, Op, Reduce, Scan, Store, load, replaced, walk
+from litz.kernel.lanes.inside import guarded
 from litz.kernel.lanes.reuse import COSTLY, cost
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, loaded, reads, roots
+from litz.kernel.nodes import extent, roots
 from litz.kernel.phases import Phases, Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan
 
@@ -31,7 +32,9 @@ def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
     found: dict[tuple[Expr, ...], list[Store]] = {}
     temps: list[Temporary] = []
     known: dict[Node, Node] = {}
-    for n in _repeated(plan, dims, lane, lanes):
+    # Columns keep what their rows share.
+    around = dims if lane in space.reduced else (*space.units, *space.serial)
+    for n in _repeated(plan, dims, around, lanes):
         own = tuple(v for v in dims if v in n.vars)
         name = f"v{len(temps)}_"
         temps.append(Temporary(name, n.dtype, product(extent(v) for v in own)))
@@ -47,28 +50,38 @@ def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
     return Phases((*first, replace(rest, tile=plan.tile)), tuple(temps))
 
 
-def _repeated(plan: KernelPlan, dims: Sequence[Expr], lane: Expr, lanes: int) -> Iterator[Node]:
-    """The largest of these values, in a fixed order.  dims: of the plan."""
+def _repeated(
+    plan: KernelPlan, dims: Sequence[Expr], around: Sequence[Expr], lanes: int
+) -> Iterator[Node]:
+    """The largest of these values, in a fixed order.
+
+    dims: of the plan, the lane last.  around: those whose loops would repeat values.
+    """
+    lane = dims[-1]
     written = {s.buffer for s in plan.stores}
-    nodes = roots(plan.stores)
-    held = {a for n in walk(nodes) if isinstance(n, Masked) for a in walk((n.args[1],))}
-    every = product(extent(v) for v in dims)
+    nodes = list(walk(roots(plan.stores)))
+    held = guarded(nodes)
+    fixed: dict[Node, bool] = {}  # what needs no reduction, and nothing that changes
+    for n in nodes:
+        own = isinstance(n, Reduce | Scan) or isinstance(n, Load) and n.buffer in written
+        fixed[n] = not own and all(fixed[a] for a in n.args)
     seen: set[Node] = set()
-    stack = list(reversed(nodes))
+    stack = list(reversed(roots(plan.stores)))
     while stack:
         n = stack.pop()
-        if n in seen or n in held and reads(n):
+        if n in seen or n in held:
             continue
         seen.add(n)
-        own = product(extent(v) for v in dims if v in n.vars)
-        times = size_hint(every) // max(1, size_hint(own))
-        fixed = not any(isinstance(a, Reduce | Scan) for a in walk((n,)))
-        if isinstance(n, Op) and lane in n.vars and times >= TIMES and fixed:
-            saved = cost(n, lane, lanes) * times
-            near = size_hint(own) * n.dtype.bytes <= CACHED
-            worth = near or saved >= MEMORY * n.dtype.bytes
-            much = saved >= COSTLY * times and saved * size_hint(own) >= WORK
-            if worth and much and not loaded((n,)) & written:
+        if isinstance(n, Op) and lane in n.vars and fixed[n]:
+            times = size_hint(product(extent(v) for v in around if v not in n.vars))
+            if times >= TIMES and _worth(n, times, dims, lanes):
                 yield n
                 continue
         stack.extend(reversed(n.args))
+
+
+def _worth(n: Node, times: int, dims: Sequence[Expr], lanes: int) -> bool:
+    added = cost(n, dims[-1], lanes)
+    points = size_hint(product(extent(v) for v in dims if v in n.vars))
+    near = points * n.dtype.bytes <= CACHED or added * times >= MEMORY * n.dtype.bytes
+    return near and added >= COSTLY and added * times * points >= WORK
