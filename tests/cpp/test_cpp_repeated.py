@@ -63,9 +63,9 @@ def test_channels_run_within_pixels(channels: int) -> None:
     assert (made.form, made.space.units, made.space.reduced) == ("rows", (x0, x2), (x1,))
 
 
-def test_places_for_more_channels_than_the_cache_holds_are_stored() -> None:
+def test_weights_of_more_channels_than_the_cache_holds_are_stored() -> None:
     made = recipe(sampled(2000))
-    assert [(t.dtype, str(t.size)) for t in made.temporaries] == [(I64, "600"), (F32, "600")]
+    assert [(t.dtype, str(t.size)) for t in made.temporaries] == [(F32, "600")]
     assert len(made.kernels) == 2
 
 

@@ -264,8 +264,8 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         row = coefficient(s.index, plan.tile) if plan.tile is not None else None
         if row is None or not divides(LINE // width, row) or lanes * width % LINE:
             return False
-    if form == "rows" and plan.down and loops_of(s, plan.reduced):
-        return False  # neighbours are written a row of vectors later
+    if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
+        return False  # the rest of a line is written a row of vectors later
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
 
