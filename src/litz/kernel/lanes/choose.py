@@ -10,14 +10,15 @@ from litz.index import Expr, Var, coefficient, divides, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, pieces, regroup, turn
+from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
+from litz.kernel.lanes.inside import gathers, inside
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import COSTLY, worth_keeping
 from litz.kernel.lanes.space import Space, prepare, read_order, reductions_of
-from litz.kernel.nodes import below, extent, int_value, over_all, roots
+from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
@@ -54,8 +55,11 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
     several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
-        return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
-    kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
+        within = inside(prepared, space, lanes)
+        several = stored.divide(prepared, space, lanes) if within[1] is space else None
+        if several is None:
+            return LaneRecipe(plan, (in_lanes(*within, lanes),))
+    kernels = tuple(in_lanes(*inside(*prepare(p), lanes), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps)
 
 
@@ -96,7 +100,7 @@ def width(plan: KernelPlan, lanes: int) -> int:
 
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
-    form = _form(plan, space)
+    form = _form(plan, space, lanes)
     cut = pieces.cuts(plan.stores, space, lanes) if form == "rows" else ()
     if cut:
         assert space.lane is not None
@@ -116,14 +120,14 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if form == "rows" and not cut and _walked_whole(space):
         assert space.lane is not None
         space = replace(space, units=space.units[:-1], serial=(*space.serial, space.lane))
+    keep = nests.lane_values if form == "columns" else _kept
+    kept = keep(stores, space, reduces, passes, lanes)
     block: tuple[int, ...] = ()
     if form == "tiles":
         block = STREAMED_TILES if streamed else TILES
     if form == "columns":
-        block = (_block(stores, space, len(passes), lanes),)
+        block = (_block(stores, space, kept, len(passes), lanes),)
     divided = _divided(stores, space, reduces, passes)
-    keep = nests.lane_values if form == "columns" else _kept
-    kept = keep(stores, space, reduces, passes, lanes)
     totals: tuple[tuple[int, int], ...] = ()
     if form == "rows" and divided is None and not kept:
         totals = nests.online(stores, space, reduces, passes)
@@ -181,7 +185,7 @@ def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Exp
     return product(extent(d.var) for d in plan.dims) * cost
 
 
-def _form(plan: KernelPlan, space: Space) -> Form:
+def _form(plan: KernelPlan, space: Space, lanes: int) -> Form:
     lane, tile = space.lane, plan.tile
     if lane is None:
         return "rows"
@@ -190,15 +194,19 @@ def _form(plan: KernelPlan, space: Space) -> Form:
     # Columns long enough for blocks of lanes.
     rows = product(extent(v) for v in space.reduced)
     short = rows.is_const and int_value(rows) <= SHORT or bool(sorts_of(plan.stores))
+    short = short or gathers(plan, space.reduced, lane, lanes)
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 
-def _block(stores: Sequence[Store], space: Space, passes: int, lanes: int) -> int:
+def _block(
+    stores: Sequence[Store], space: Space, kept: Sequence[Node], passes: int, lanes: int
+) -> int:
     """Lanes of a block: many for one pass, fewer where several passes share the cache."""
     nodes = list(walk(roots(stores)))
     count = sum(isinstance(n, Reduce) for n in nodes)
     step = 4 * lanes
-    widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
+    held = 12 * max(count, 1) + sum(n.dtype.bytes for n in kept)
+    widest = max(step, min(WIDEST, STACK // held // step * step))
     if passes == 1:
         return widest
     rows = product(extent(v) for v in space.reduced)
@@ -272,6 +280,8 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         row = coefficient(s.index, plan.tile) if plan.tile is not None else None
         if row is None or not divides(LINE // width, row) or lanes * width % LINE:
             return False
+    if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
+        return False  # the rest of a line is written a row of vectors later
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
 

@@ -32,7 +32,8 @@ class Space:
     """The iteration space of a plan in the order of its loops.
 
     units: parallel dims that threads may divide; serial: parallel dims that one thread must walk
-    alone, because stores meet across them; reduced: the reduced dims, outermost first.
+    alone, because stores meet across them; reduced: the reduced dims, outermost first, or parallel
+    ones that run inside of the lane's loop, over which nothing is reduced.
     lane: the vectorised dim, if any; it comes last in its list.
     """
 
