@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from litz.backend import compile_with
 from litz.options import make_options
@@ -107,6 +108,16 @@ def test_training_is_called_past_idle_wrappers(times: int, tmp_path: Any) -> Non
         x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         value.backward()
+
+
+def test_gradients_that_lie_otherwise_of_a_checkpoint() -> None:
+    """Which hands each saved tensor out once."""
+    made = torch.compile(lambda x, w: (x @ w).sin(), backend="litz", dynamic=False)
+    x, w = X.clone().requires_grad_(), torch.ones(4, 4, requires_grad=True)
+    for _ in range(3):
+        y = torch.utils.checkpoint.checkpoint(made, x, w, use_reentrant=False)
+        (grad,) = torch.autograd.grad(y.sum(), w)  # expanded
+    torch.testing.assert_close(grad, torch.autograd.grad((x @ w).sin().sum(), w)[0])
 
 
 def trained(fn: Callable[..., Any], *leaves: torch.Tensor) -> list[torch.Tensor]:

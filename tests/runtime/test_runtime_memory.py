@@ -441,8 +441,42 @@ def test_words_tell_what_is_unused_and_as_new() -> None:
     assert not block.as_new()
     del block.storage.name
     assert block.as_new() and block.unused()
+    block.storage.__dict__ = {"name": "mine"}
+    assert not block.as_new()
+    block.storage.__dict__ = block.attributes
+    assert block.as_new()
     make(allocator, 1).numpy()
     assert not block.as_new() and not block.whole()
     del block
     allocator.trim()
     assert not any(list(allocator.pool)[4:])
+
+
+def test_an_interrupt_leaves_the_native_executor_no_block_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocator = Allocator(min_bytes=MB)
+    make(allocator, 1)
+
+    def interrupted(block: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(memory._Block, "whole", interrupted)
+        make(allocator, 1)
+    assert allocator.pool[2] == 1  # until Python has looked after the pool
+    assert allocator.stats().blocks == 0
+    assert not any(list(allocator.pool)[4:]) and allocator.pool[2] == 0
+
+
+def test_words_are_watched_without_numpy() -> None:
+    code = """
+import sys
+
+sys.modules["numpy"] = None
+from litz.runtime.memory import _can_watch
+
+print(_can_watch())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -31,7 +31,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,7 @@ class _Block:
     refers to it and it is as good as new.
     """
 
-    __slots__ = ("address", "base", "cells", "nbytes", "ptr", "storage")
+    __slots__ = ("address", "attributes", "base", "cells", "nbytes", "ptr", "storage")
 
     def __init__(self, nbytes: int, stamp: int) -> None:
         self.storage = new_storage(nbytes)
@@ -84,10 +84,13 @@ class _Block:
         self.ptr = self.storage.data_ptr()
         with torch.inference_mode(False):
             self.base = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.storage)
+        # Held: Python may let go of an object's dictionary and make another later.
+        self.attributes = vars(self.storage)
         watched = [
             *range(self.address, self.address + 8 * _WORDS, 8),
             id(self.storage),
-            id(vars(self.storage)) + 16,  # how many attributes it bears
+            id(self.attributes),  # references to it: whether it is the object's still
+            id(self.attributes) + 16,  # how many there are
         ]
         pairs = ((at, ctypes.c_int64.from_address(at).value) for at in watched)
         cells = [nbytes, stamp, id(self.base), len(watched), *chain(*pairs)]
@@ -201,8 +204,10 @@ class Allocator:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """The lock; meanwhile, and for ever behind an error, the native executor takes no block."""
+        """The lock; meanwhile, and behind an error until the next, the native executor takes no
+        block."""
         with self._lock:
+            self._shown = self._shown and not self.pool[2]  # an interrupt may have dropped blocks
             self.pool[2] = 1
             yield
             if not self._shown and _can_watch():
@@ -358,9 +363,10 @@ def _can_watch() -> bool:
     del view
     by_python = held.as_new()
     del storage
-    seen.base[2:4].numpy()
+    with suppress(RuntimeError):  # there may be no NumPy
+        seen.base[2:4].numpy()
     vars(named.storage)["name"] = ""
-    told = not (by_tensor or by_python or seen.as_new() or named.as_new())
+    told = not (by_tensor or by_python or named.as_new()) and seen.as_new() == seen.whole()
     return told and held.as_new() and can_tell_unused()
 
 

@@ -168,23 +168,29 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
             graph, strict = function.compiled_bw, torch.are_deterministic_algorithms_enabled()
             if graph is None or strict or torch.is_grad_enabled() or in_transform():
                 return function.backward(ctx, *given)
-            args = [*ctx.saved_tensors]
-            for i, stride, order in layouts:
-                x = grads[i]
-                if type(x) is not Tensor or not (
-                    x.stride() == stride if order is None else x.is_contiguous(memory_format=order)
-                ):
-                    return function.backward(ctx, *given)
-                args.append(x)
+            # Before a look at saved tensors: a checkpoint hands each out once.
+            if not _fit(grads, layouts):
+                return function.backward(ctx, *given)
+            args = [*ctx.saved_tensors, *(grads[i] for i, _, _ in layouts)]
             if boxed:
                 grads.clear()  # so that they die in time
-            del x
             ctx.maybe_clear_saved_tensors()
             return tuple(graph(args))
 
     node: Any = CompiledFunction._backward_cls
     node.symints = node.opaque_objects = node._tensors_no_vc_check = ()
     return CompiledFunction
+
+
+def _fit(grads: Sequence[Any], layouts: Sequence[tuple[int, Any, Any]]) -> bool:
+    """Whether gradients lie as a graph wants them: by strides, or in a memory format's order."""
+    for i, stride, order in layouts:
+        x = grads[i]
+        if type(x) is not Tensor or not (
+            x.stride() == stride if order is None else x.is_contiguous(memory_format=order)
+        ):
+            return False
+    return True
 
 
 def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
