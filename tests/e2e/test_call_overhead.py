@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,6 +108,28 @@ def test_training_is_called_past_idle_wrappers(times: int, tmp_path: Any) -> Non
         x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         value.backward()
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_saved_tensors_are_unpacked_once(contiguous: bool) -> None:
+    """Checkpointing raises where hooks ask again; gradients may lie otherwise than expected."""
+    made = torch.compile(lambda x: (x.sigmoid() * x).exp(), backend="litz", dynamic=False)
+    x = X.clone().requires_grad_()
+    given = torch.ones_like(x) if contiguous else torch.ones(()).expand_as(x)
+    packed: list[torch.Tensor] = []
+    unpacked: list[torch.Tensor] = []
+
+    def keep(into: list[torch.Tensor], saved: torch.Tensor) -> torch.Tensor:
+        into.append(saved)
+        return saved
+
+    for _ in range(3):
+        with torch.autograd.graph.saved_tensors_hooks(
+            partial(keep, packed), partial(keep, unpacked)
+        ):
+            result = made(x)
+        result.backward(given)
+    assert packed and len(unpacked) == len(packed)
 
 
 def trained(fn: Callable[..., Any], *leaves: torch.Tensor) -> list[torch.Tensor]:

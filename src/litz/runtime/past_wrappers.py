@@ -168,14 +168,14 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
             graph, strict = function.compiled_bw, torch.are_deterministic_algorithms_enabled()
             if graph is None or strict or torch.is_grad_enabled() or in_transform():
                 return function.backward(ctx, *given)
-            args = [*ctx.saved_tensors]
             for i, stride, order in layouts:
                 x = grads[i]
                 if type(x) is not Tensor or not (
                     x.stride() == stride if order is None else x.is_contiguous(memory_format=order)
                 ):
                     return function.backward(ctx, *given)
-                args.append(x)
+            # Unpacked once: hooks may raise where they are asked again.
+            args = [*ctx.saved_tensors, *(grads[i] for i in tangents)]
             if boxed:
                 grads.clear()  # so that they die in time
             del x
