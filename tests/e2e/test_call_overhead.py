@@ -235,6 +235,7 @@ def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) ->
         (lambda x: x.exp().sum(), 4, {}, "2"),
         (lambda x: x.exp(), 96, {}, "2.1"),
         (lambda x: x.exp().sum(), 96, {}, ""),
+        (lambda x: torch._foreach_exp([x] * 9)[0], 64, {}, ""),
         (lambda x: x.sigmoid() * x + 1, 4, {}, ""),
         (lambda x: torch.dropout(x, 1e-9, True), 4, {}, ""),  # its numbers are Litz's
         (lambda x: x.exp(), 4, {"dynamic": True}, ""),
