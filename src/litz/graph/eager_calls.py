@@ -67,7 +67,7 @@ def less_than_a_function(graph: GraphModule) -> str:
         counts = [x.numel() for x in values if isinstance(x, Tensor) and x.device.type == "cpu"]
         if len(counts) != len(values) or not all(type(c) is int for c in counts):
             return ""
-        elements[n] = max(counts, default=0)
+        elements[n] = sum(counts)
         if n.op == "placeholder" or n.target in _NO_CALLS:
             continue
         if getattr(n.target, "namespace", "") != "aten" or is_random(n.target):
