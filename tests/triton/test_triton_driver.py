@@ -127,8 +127,10 @@ def test_scratch_memory() -> None:
     with pytest.raises(ToolchainError, match="scratch"):
         bind(function, JOB, lambda: 0)
     fake.stack[:] = [device.context]
-    bind(function, JOB, lambda: 0, Room)(5, 3, 2, FAR, FAR, 1, 2)
+    behind = replace(JOB, constants=(("FOLLOWS", True),))
+    bind(function, behind, lambda: 0, Room)(5, 3, 2, FAR, FAR, 1, 2)
     assert fake.launches[0].arguments[4:] == (FAR + 30 * 256, FAR + 30 * 8)
+    assert not fake.launches[0].early  # the launch in front may still use the same memory
     short = device.load(replace(BINARY, scratch=(256, 128), params=BINARY.params[:4]))
     with pytest.raises(ToolchainError, match="no parameter"):
         bind(short, JOB, lambda: 0, Room)

@@ -27,7 +27,7 @@ from litz.ir.reductions import MAX, SUM
 from litz.kernel import merge
 from litz.lowering import registry, values
 from litz.lowering.readers import Readers
-from litz.schedule import fuse
+from litz.schedule import merge as fusion
 from litz.targets.cpp import printer as cpp_printer
 
 aten = torch.ops.aten
@@ -140,7 +140,7 @@ def test_wrong_division_rule(tmp_path: Path, monkeypatch: Patch) -> None:
 
 
 def test_illegal_fusion(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(fuse, "_accesses_agree", lambda *_: True)
+    monkeypatch.setattr(fusion, "_accesses_agree", lambda *_: True)
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * 2

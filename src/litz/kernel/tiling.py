@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from litz.dataclass import dataclass
@@ -12,6 +12,8 @@ from litz.ir.body import Load, Masked, Node, Store, walk
 from litz.ir.masks import conjuncts
 from litz.kernel.nodes import as_index, is_comparison, roots
 
+Place = tuple[str, Expr]
+"""A buffer, and an index into it."""
 DEFAULT_SIZE = 1 << 8
 # Elements of a loop below which part of a vector is idle.
 FULL_VECTOR = 16
@@ -63,18 +65,25 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
         if s.buffer in sizes:
             size = sizes[s.buffer] * (1 if s.mode == "set" else 2)  # an update reads as well
             out[s.buffer, s.index] = Access(s.index, size, True, _through(s))
-    several = Counter(buffer for buffer, _ in out)
-    return [a if several[at[0]] == 1 else _beside(at, a, out) for at, a in out.items()]
+    for stored in (False, True):
+        for run in runs([at for at, a in out.items() if a.is_store == stored]):
+            for at in run:
+                if not out[at].through:
+                    out[at] = replace(out[at], beside=len(run))
+    return list(out.values())
 
 
-def _beside(at: tuple[str, Expr], a: Access, out: Mapping[tuple[str, Expr], Access]) -> Access:
-    """With its neighbours, of what is loaded or of what is stored."""
-    count = 1
-    for step in (1, -1):
-        e = at[1] + step
-        while (other := out.get((at[0], e))) and other.is_store == a.is_store:
-            count, e = count + 1, e + step
-    return a if count == 1 or a.through else replace(a, beside=count)
+def runs(places: Sequence[Place]) -> Iterator[list[Place]]:
+    """Places of a buffer that lie one behind the other, two at least; all are distinct."""
+    several = Counter(buffer for buffer, _ in places)
+    known = {at for at in places if several[at[0]] > 1}
+    for buffer, index in places:
+        if (buffer, index) in known and (buffer, index - 1) not in known:
+            run = [(buffer, index)]
+            while (after := (buffer, index + len(run))) in known:
+                run.append(after)
+            if len(run) > 1:
+                yield run
 
 
 def _through(n: Load | Store) -> frozenset[Expr] | None:

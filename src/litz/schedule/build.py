@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.ir.program import Extern, Program, Template
-from litz.schedule.fuse import Fusion, FusionGroup, FusionSettings
+from litz.schedule.fuse import Fusion, FusionSettings
 from litz.schedule.groups import Group, Schedule, Step
+from litz.schedule.merge import FusionGroup
 
 
 def schedule(

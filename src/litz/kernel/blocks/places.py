@@ -15,6 +15,7 @@ from litz.ir.body import Load, Masked, Node, Store, walk
 from litz.ir.dtype import BOOL
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
+from litz.kernel.tiling import Place, runs
 
 
 def pairs_of(plan: KernelPlan) -> tuple[dict[Load, Load], dict[Store, Store]]:
@@ -49,7 +50,7 @@ def _unguarded(nodes: Sequence[Node]) -> list[Load]:
     return [n for n in found if isinstance(n, Load)]
 
 
-def _runs(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[list[int]]:
+def _runs(plan: KernelPlan, places: Sequence[Place]) -> Iterator[list[int]]:
     """Which places lie one behind the other, no more than steps along the lane or the tile take.
 
     Such steps are even: pairs are the places' first two, the next two and so on.
@@ -57,16 +58,12 @@ def _runs(plan: KernelPlan, places: Sequence[tuple[str, Expr]]) -> Iterator[list
     along = [v for v in (plan.lane, plan.tile) if v is not None]
     number = {place: i for i, place in enumerate(places)}
     left_out = {p.name for p in plan.params if p.by_value or p.dtype is BOOL}
-    for (buffer, index), i in number.items():
-        if (buffer, index + 1) not in number or (buffer, index - 1) in number:
-            continue
+    for run in runs(tuple(number)):
+        buffer, index = run[0]
         found = (coefficient(index, v) for v in along)
         steps = [c.value for c in found if isinstance(c, Const) and c.value > 0 == c.value % 2]
         if steps and buffer not in left_out:
-            run = [i]
-            while len(run) < min(steps) and (buffer, index + len(run)) in number:
-                run.append(number[buffer, index + len(run)])
-            yield run
+            yield [number[place] for place in run[: min(steps)]]
 
 
 def rows_of(plan: KernelPlan) -> dict[Load, Expr]:

@@ -230,11 +230,10 @@ def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
 
 def _across(plan: KernelPlan) -> int:
     """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
-    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect]
-    if not plan.parallel or plan.lane is None:
-        return 1
-    found = (n for n in loads if plan.lane in n.index.free and plan.parallel[-1] in n.index.free)
-    across = [n for n in found if coefficient(n.index, plan.parallel[-1]) is const(1)]
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
+    along = [n for n in loads if plan.lane in n.index.free]
+    rows = plan.parallel[-1:]
+    across = (n for n in along for v in rows if coefficient(n.index, v) is const(1))
     return max((16 // n.dtype.bytes for n in across), default=1)
 
 

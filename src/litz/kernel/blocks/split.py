@@ -148,9 +148,8 @@ def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
     even = [size // n for n in range(parts, parts // 2, -1) if size % (n * aligned) == 0]
     inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
     whole = [p for p in even if all(p % n == 0 or n % p == 0 for n in inner)]
-    if even:
-        return const((whole or even)[0])
-    return const(-(-size // (parts * aligned)) * aligned)
+    uneven = -(-size // (parts * aligned)) * aligned
+    return const([*whole, *even, uneven][0])
 
 
 def _digits(position: Expr, loops: Loops) -> dict[Expr, Expr]:

@@ -71,7 +71,8 @@ def bind(
         "allocate": allocate,
         "failed": _Failed(function),
     }
-    text = _text(function, names, scratch, hidden, _attributes(job))
+    # What is scratch memory here the launch in front may have given back and still use.
+    text = _text(function, names, scratch, hidden, 0 if scratch else _attributes(job))
     exec(compile(text, f"<litz launch of {function.binary.entry}>", "exec"), scope)
     launch: Launch = scope["launch"]
     return launch
