@@ -124,3 +124,10 @@ def test_parts_are_whole_rows_where_rows_lie_apart(
     first, _ = choose(kernel.plan).kernels
     assert len(first.plan.reduced) == 2
     assert first.plan.lane is first.plan.reduced[-1]
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+def test_moments_of_columns_in_one_part(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many columns beside a short reduced dim: how many elements a part has is a number alone."""
+    monkeypatch.setattr(split, "DEEP", 8)
+    check(lambda x: x.var((0, 2), correction=0), rand(rows, 5, 2), runs=1, **TRITON)

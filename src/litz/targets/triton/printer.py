@@ -275,9 +275,11 @@ class Printer(ABC):
             return self.check(v, args)
         to_float = node.name == "cast" and node.dtype.is_float
         if to_float or node.name in COMPARISONS:
-            # Of what no axis changes, a plain number could be left, which has no type.
+            # A plain number has no type.  One is left of what no axis changes, or one of one step.
             if v.axes and all(_is_position(a.node) for a in v.args):
-                return op_text(node, [self.short(a.node) for a in v.args])
+                short = [self.short(a.node) for a in v.args]
+                if not all(text.lstrip("-").isdigit() for text in short):
+                    return op_text(node, short)
         if node.name == "eq":
             text = self.same_position(v, args)
             if text:
