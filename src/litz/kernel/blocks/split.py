@@ -328,11 +328,20 @@ class _Maker(Parts):
         """Memory for a value of every part, and the store that fills it, unless there is one."""
         if part not in self.left:
             t = self.left[part] = self.temp(part.dtype, self.cells * self.parts)
-            stores.append(Store(t.name, self.p * self.cells + self.cell, part))
+            stores.append(Store(t.name, self.place(self.p), part))
         return self.left[part]
 
     def back(self, t: Temporary) -> Node:
-        return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
+        return nodes.load(t.dtype, t.name, self.place(self.r))
+
+    def place(self, part: Expr) -> Expr:
+        """Where memory has a part's value: beside it is what a block of the next kernel reads.
+
+        That is the neighbour in a block along columns, or the next part of a row.
+        """
+        if self.kept or self.plan.down:
+            return part * self.cells + self.cell
+        return self.cell * self.parts + part
 
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         best = self.leave(stores, nodes.reduce(n.row.best, self.loops, value))
@@ -341,7 +350,7 @@ class _Maker(Parts):
         spots = self.leave(stores, nodes.op("add", where, first))
         winner = nodes.reduce(n.kind, (self.r,), self.back(best))
         t = symbol(f"t{len(self.temps)}w", 0, self.parts.hi)
-        return nodes.load(I64, spots.name, t * self.cells + self.cell, ((t, winner),))
+        return nodes.load(I64, spots.name, self.place(t), ((t, winner),))
 
     def moments(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         """Mean and squared deviations of each part, then of all (Chan et al., 1979)."""

@@ -13,7 +13,6 @@ from functools import partial
 from litz.index import TRITON, Expr, divides, render
 from litz.ir.body import Op, Reduce
 from litz.ir.reductions import EXPONENTIALS
-from litz.kernel.blocks.axes import combined_along
 from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import loops_of, row_start
 from litz.kernel.passes import Pass, reductions
@@ -189,7 +188,7 @@ class PassPrinter(Printer):
     @property
     def at(self) -> int:
         """Which axis of a block is reduced."""
-        return len(self.blocked) - 1
+        return 0 if self.apart else len(self.blocked) - 1
 
     def reduce_loop(self, p: Pass) -> None:
         """One pass that reduces."""
@@ -253,9 +252,7 @@ class PassPrinter(Printer):
         if mask:
             value = f"tl.where({mask}, {value}, {neutral(node.row, dtype)})"
         text = at_once(node.row, value, self.at, self.position(v))
-        # Beside a block of its own, its layout would spread that over one row of threads.
-        beside = combined_along(self.plan) and v.axes.isdisjoint(a.name for a in self.blocked)
-        return f"litz.alone({text})" if beside else text
+        return f"litz.alone({text})" if self.apart else text
 
     def scanned(self, v: Value) -> str:
         return self.scans(v)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
+from litz.kernel.blocks.axes import combined_along
 from litz.kernel.blocks.narrow import one_plus
 from litz.kernel.blocks.places import pairs_of, rows_of
 from litz.kernel.blocks.reach import fits
@@ -62,6 +63,8 @@ class Printer(ABC):
         self.pairs = pairs_of(plan) if made.pairs else ({}, {})
         self.before = {b: a for a, b in self.pairs[0].items()}
         self.rows = rows_of(plan)
+        # Blocks along axes that never meet: in one shape, one's layout would be the other's.
+        self.apart = made.persistent and bool(combined_along(plan))
         self.leads = self.waits = False
         self.front: frozenset[str] | None = None
         self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
@@ -101,12 +104,13 @@ class Printer(ABC):
     def extents(self, axes: Iterable[str]) -> str:
         """The shape of a block that varies along ``axes``."""
         names = tuple(axes)
-        parts = [f"{a.block}" if a.name in names else "1" for a in self.blocked]
+        wanted = [a for a in self.blocked if not self.apart or a.name in names]
+        parts = [f"{a.block}" if a.name in names else "1" for a in wanted]
         return f"[{', '.join(parts)}]"
 
     def spread(self, axis: str) -> str:
         """The subscript that turns a range along ``axis`` into a block."""
-        if len(self.blocked) == 1:
+        if len(self.blocked) == 1 or self.apart:
             return ""
         return f"[{', '.join(':' if a.name == axis else 'None' for a in self.blocked)}]"
 
