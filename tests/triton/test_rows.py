@@ -78,8 +78,10 @@ def test_row(row: OpRow, dtype: DType) -> None:
         tiny = torch.finfo(want.dtype).tiny
         # In f32 eager itself is off where a function crosses zero.
         exact = function(*(a.double() if a.is_floating_point() else a for a in args))
+        # Terms of digamma cancel near its zeros: in f32 as in eager mode on GPUs.
+        near = 1e-6 if row.name == "digamma" and dtype.bits == 32 else tiny
         for right in (want, exact.to(want.dtype)):
-            ok |= (got - right).abs() <= tolerance * right.abs() + tiny
+            ok |= (got - right).abs() <= tolerance * right.abs() + near
     bad = (~ok).nonzero().flatten().tolist()
     shown = [([a[i].item() for a in args], got[i].item(), want[i].item()) for i in bad[:3]]
     assert not bad, f"{row.name}: {len(bad)} differ: {shown}"
