@@ -89,7 +89,9 @@ def test_selective_scans(target: str) -> None:
     for a, e, own in zip(*grads, strict=True):
         assert error(a, e) <= 2 * error(own, e) + 2e-7
     assert not any(s.fallback or s.bodies for s in made)
-    forward, backward = (len(s.kernels) + len(s.externs()) for s in made)
+    views = ("aten.as_strided.default", "aten.slice.Tensor", "aten.detach.default")
+    calls = ([x for x in s.externs() if x.target_name not in views] for s in made)
+    forward, backward = (len(s.kernels) + len(c) for s, c in zip(made, calls, strict=True))
     assert forward <= 8 and backward <= 14
 
 

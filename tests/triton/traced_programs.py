@@ -694,3 +694,17 @@ def test_returned_logits_are_a_copy_of_padded_ones() -> None:
     assert [b.dtype.name for b in wide] == ["bf16", "bf16"]
     assert sorted(size_hint(b.strides[-2]) for b in wide) == [5003, 5056]
     check([forward, backward])
+
+
+def normed(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, (256,), w).square().mean()
+
+
+def test_a_norm_and_its_loss_store_nothing_but_the_gradient() -> None:
+    """The row that has a scale adds up its part of the loss; what is cheap is computed twice."""
+    forward, backward = trace(normed, floats(1024, 256), floats(256))
+    for made, large in ((forward, 0), (backward, 1)):
+        assert made.stages.program is not None
+        temps = [b for b in made.stages.program.buffers.values() if b.kind == "temp"]
+        assert sum([str(n) for n in b.shape] == ["1024", "256"] for b in temps) == large
+    assert [len(k.plan.params) for k in forward.stages.kernels] == [4, 2]
