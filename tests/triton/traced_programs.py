@@ -700,6 +700,7 @@ def normed(x: Tensor, w: Tensor) -> Tensor:
     return torch.nn.functional.rms_norm(x, (256,), w).square().mean()
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="its trace keeps more of a norm")
 def test_a_norm_and_its_loss_store_nothing_but_the_gradient() -> None:
     """The row that has a scale adds up its part of the loss; what is cheap is computed twice."""
     forward, backward = trace(normed, floats(1024, 256), floats(256))
