@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
 
 import pytest
 import torch
+from threads import together
 from torch.utils import _pytree as pytree
 
 import litz
@@ -403,14 +405,5 @@ def test_threads_recycle_no_block_twice() -> None:
             wrong.extend(v for v in (float(y[-1]), float(z[0])) if v != 2 * k)
 
     work(0)
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    try:
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(old)
+    together(partial(work, k) for k in range(4))
     assert not wrong

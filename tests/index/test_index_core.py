@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import pickle
-import sys
 import threading
 import time
 import weakref
+from functools import partial
+
+from threads import together
 
 from litz import index as ix
 
@@ -43,16 +45,7 @@ def test_threads_agree_on_identity() -> None:
             i = ix.var(f"thread_i{n}", 1000 + n)
             out.append((i * (n + 3) + 5) // 7 + i % 11)
 
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(out,)) for out in results]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(old)
+    together(partial(work, out) for out in results)
     for column in zip(*results, strict=True):
         assert len(set(column)) == 1
     assert all(len(out) == rounds for out in results)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
+from threads import hurried
 
 from litz.index import interning, lt, var
 from litz.ir import body
@@ -18,12 +18,9 @@ COUNT = 6
 
 
 @pytest.fixture(autouse=True)
-def hurried() -> Iterator[None]:
-    """Threads take turns as often as they can."""
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(old)
+def in_a_hurry() -> Iterator[None]:
+    with hurried():
+        yield
 
 
 def in_threads(work: Callable[[int], None]) -> None:

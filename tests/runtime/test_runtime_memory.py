@@ -9,9 +9,11 @@ import random
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 import torch
+from threads import hurried, together
 
 from litz.runtime import memory
 from litz.runtime.memory import HUGE_PAGE, Allocator
@@ -282,16 +284,7 @@ def test_many_threads(allocator: Allocator) -> None:
             if len(handed_over) > 10:
                 handed_over.clear()
 
-    threads = [threading.Thread(target=work, args=(i + 1,)) for i in range(6)]
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(old)
+    together((partial(work, i + 1) for i in range(6)), every=1e-5)
     assert failures == []
     assert allocator.stats().reused > 300
 
@@ -314,15 +307,13 @@ def test_a_tensor_that_turns_into_its_storage_and_back(allocator: Allocator) -> 
             del storage
 
     thread = threading.Thread(target=flip)
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    thread.start()
-    try:
-        looked_unused = sum(block.unused() for _ in range(50_000))
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(old)
+    with hurried():
+        thread.start()
+        try:
+            looked_unused = sum(block.unused() for _ in range(50_000))
+        finally:
+            stop.set()
+            thread.join()
     assert looked_unused == 0
     held.clear()
     assert block.unused()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from fake_cuda import FakeCuda
+from threads import together
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -284,21 +285,12 @@ def test_threads_never_share_arguments() -> None:
     # The stand-in rests in the middle of a launch, while it holds the addresses.
     fake.seen = lambda: time.sleep(0)
     launch = bind(device.load(BINARY), JOB, lambda: 1)
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
 
     def run(number: int) -> None:
         for i in range(200):
             launch(number, 1, 1, number, i, number * i, number)
 
-    try:
-        threads = [threading.Thread(target=run, args=(n,)) for n in range(1, 7)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(switch)
+    together(partial(run, n) for n in range(1, 7))
     assert len(fake.launches) == 6 * 200
     for x in fake.launches:
         n, i, product, m, *_ = x.arguments

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import warnings
+from functools import partial
 
 import pytest
 import torch
+from threads import together
 from triton_samples import ADD
 
 pytest.importorskip("triton.language")
@@ -141,16 +142,7 @@ def test_threads_take_turns() -> None:
     def work(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         run(n // 16, 1, 1, a.data_ptr(), b.data_ptr(), out.data_ptr(), n)
 
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=s) for s in sets]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(switch)
+    together(partial(work, *s) for s in sets)
     for a, b, out in sets:
         assert torch.equal(out, a + b)
 
