@@ -138,6 +138,14 @@ def shown(n: Node) -> list[Node]:
     return [n] * is_returned(n) + [v for u in views for v in shown(u)]
 
 
+def told_of(output: Node, kept: Sequence[int]) -> dict[str, Any]:
+    """What is known of an output node of which some results stay, by their numbers."""
+    known = dict(output.meta)
+    if told := known.get(DESCRIPTIONS):
+        known[DESCRIPTIONS] = [told[i] for i in kept]
+    return known
+
+
 def roles(output: Node) -> Sequence[str]:
     """What becomes of each result of a graph, which is its output node's to say.
 

@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
+from litz.graph.aliasing import DESCRIPTIONS, told_of
 from litz.graph.calls import copied, higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
 from litz.regions.find import NotEqual
@@ -77,7 +78,7 @@ def split_short(
     inputs = [n for n in graph.find_nodes(op="placeholder") if "tangents" not in str(n.target)]
     output = graph.output_node()
     results = cast(tuple[Any, ...], output.args[0])
-    told = output.meta.get("desc", [None] * len(results))
+    told = output.meta.get(DESCRIPTIONS, [None] * len(results))
     plain = all(str(n.target).startswith("primals_") for n in inputs)
     if not plain or len(results) != forwards + len(inputs) or len(told) != len(results):
         raise NotEqual("there is more in the joint graph than inputs and results")
@@ -174,9 +175,7 @@ def _without(graph: Graph, gone: set[Node], kept: Sequence[int]) -> Graph:
         if n is not output and n not in gone and not idle:
             copies[n] = new.node_copy(n, copies.get)
     made = new.output(tuple(copies.get(results[i]) for i in kept))
-    made.meta = dict(output.meta)
-    if "desc" in made.meta:
-        made.meta["desc"] = [made.meta["desc"][i] for i in kept]
+    made.meta = told_of(output, kept)
     return new
 
 
@@ -295,13 +294,13 @@ class _Lengthening:
         there = dict(zip(saved, given, strict=False))
         new = _placeholders(self.backward, [(there.get(s), s) for s in every])
         output.args = ((*results[: self.forwards], *every),)
-        told = output.meta["desc"]
+        told = output.meta[DESCRIPTIONS]
         if kinds := {type(d) for d in told[self.forwards :]}:
             kind, *others = kinds
             if others:
                 raise NotEqual("values are saved in several ways")
             saves = [kind(i) for i in range(len(every))]
-            output.meta["desc"] = [*told[: self.forwards], *saves]
+            output.meta[DESCRIPTIONS] = [*told[: self.forwards], *saves]
         _note_lines(output)
         for n, s in zip(new, every, strict=True):
             n.meta["val"] = s.meta["val"]
@@ -322,7 +321,7 @@ class _Lengthening:
             assert one
             there |= {row[k]: images[k, one[1]] for k in range(1, self.long.parts - 1)}
         output.args = (tuple(there[i] for i in stays),)
-        output.meta["desc"] = [self.told[self.forwards + i] for i in stays]
+        output.meta[DESCRIPTIONS] = [self.told[self.forwards + i] for i in stays]
         _note_lines(output)
 
     # --- what stands between ---

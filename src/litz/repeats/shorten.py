@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.graph.aliasing import DESCRIPTIONS, is_view_op
+from litz.graph.aliasing import is_view_op, told_of
 from litz.graph.calls import leaves
 from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.graph.values import EAGER_VAL
@@ -326,9 +326,7 @@ class _Cut:
             if n.op == "output":
                 kept = [i for i, x in enumerate(n.args[0]) if x not in gone]
                 output = graph.output(tuple(copies.get(n.args[0][i]) for i in kept))
-                output.meta = dict(n.meta)
-                if told := n.meta.get(DESCRIPTIONS):
-                    output.meta[DESCRIPTIONS] = [told[i] for i in kept]
+                output.meta = told_of(n, kept)
             elif n not in gone:
                 copies[n] = new = graph.node_copy(n, given)
                 if new.name != n.name:

@@ -102,13 +102,18 @@ def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Conf
     return _flat(plan, axes)
 
 
+def _access(plan: KernelPlan) -> int:
+    """Elements of a thread's access of 16 bytes, of the narrowest type."""
+    return max(4, 16 // narrowest(plan))
+
+
 def _each(plan: KernelPlan, warps: int) -> tuple[int, int]:
     """Elements of a thread by default, and warps of those that wait for memory alone.
 
     Some more let arithmetic and memory overlap; where arithmetic takes the time, registers do best
     that leave room for other threads.
     """
-    access = max(4, 16 // narrowest(plan))
+    access = _access(plan)
     costs = {n: op(n.name).cost for n in walk(roots(plan.stores)) if isinstance(n, Op)}
     work = sum(costs.values())
     if work >= (limit := HEAVY * sum(p.dtype.bytes for p in plan.params)):
@@ -126,7 +131,7 @@ def _widths(
     programs: how many there are of blocks of so many elements: too few of them, and blocks shrink.
     most: elements that a thread has by default.  warps: by default, where they wait for memory.
     """
-    each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
+    each = _access(plan)
     few, warps = _each(plan, warps)
     first = min(few, most), warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
@@ -273,7 +278,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     if persistent:
         r = power_of_two(size)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
-        warp = 32 * max(4, 16 // narrowest(plan))
+        warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
         while best > wide and rows // best < PROGRAMS:
             best //= 2
