@@ -15,9 +15,10 @@ _WRAPPERS = (
     "SerializableCompiledFunction",
     "_create_runtime_wrapper.<locals>.runtime_wrapper",
     "EffectTokensWrapper.post_compile.<locals>.inner_fn",
+    "FunctionalizedRngRuntimeWrapper.post_compile.<locals>.wrapper",
     "make_boxed_func.<locals>.g",
 )
-"""Those of AOTAutograd that every graph has."""
+"""Those of AOTAutograd that graphs may have."""
 _TASKS = (
     "num_mutated_inp_runtime_indices",
     "num_mutated_graph_handled_indices_seen_by_autograd",
@@ -58,11 +59,9 @@ def past_wrappers(call: _Wrapped, metadata: Any) -> _Call | None:
         return None
     if getattr(metadata, "grad_enabled_mutation", True) is not None:
         return None
-    graph: Any = call
-    while (inside := getattr(graph, "__wrapped__", None)) is not None:
-        if getattr(graph, "__qualname__", type(graph).__name__) not in _WRAPPERS:
-            return None
-        graph = inside
+    graph: Any = _wrapped_by_idle(call)
+    if graph is None:
+        return None
     function = getattr(graph, "__self__", None)
     if isinstance(function, type) and issubclass(function, Function):
         lean = _lean(function, metadata)
@@ -70,6 +69,22 @@ def past_wrappers(call: _Wrapped, metadata: Any) -> _Call | None:
     if graph is call or not getattr(graph, "_boxed_call", False):
         return None
     return _without_gradients(call, graph)
+
+
+def _wrapped_by_idle(call: Any) -> Any:
+    """What is called in the end, None where a wrapper between may have more to do."""
+    while (inside := getattr(call, "__wrapped__", None)) is not None:
+        if _name(call) not in _WRAPPERS:
+            return None
+        call = inside
+    return call
+
+
+def _name(wrapper: Any) -> str:
+    """Where a wrapper was written: some of PyTorch 2.11 have taken the name of what they call."""
+    code = getattr(wrapper, "__code__", wrapper)
+    name = getattr(code, "co_qualname", None)  # from Python 3.11 on
+    return str(name or getattr(wrapper, "__qualname__", type(wrapper).__name__))
 
 
 def _without_gradients(call: _Wrapped, graph: _Wrapped) -> _Call:
@@ -148,7 +163,7 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
     if not formats or None in formats or len(formats) != len(tangents) or count != len(outputs):
         return None
     layouts = [(i, f.stride, f.memory_format) for i, f in zip(tangents, formats, strict=True)]
-    forward_graph: _Wrapped = function.compiled_fw
+    forward_graph: _Wrapped = _wrapped_by_idle(function.compiled_fw) or function.compiled_fw
     boxed = getattr(function, "boxed_grads_call", False)
 
     class CompiledFunction(function):  # type: ignore[misc]  # named as PyTorch's
