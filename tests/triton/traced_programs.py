@@ -407,7 +407,7 @@ def assert_read_as_written(t: Trace) -> None:
             assert part.source == k.source
 
 
-@pytest.mark.parametrize("name", some(CASES, len(CASES) // 6))
+@pytest.mark.parametrize("name", some(CASES, len(CASES) // 8))
 def test_program(name: str) -> None:
     made = compiled(name)
     check(made)
@@ -427,7 +427,7 @@ def build(made: list[Trace], spilled: int = 0) -> None:
             assert local <= spilled, f"{job.name} spills {local} bytes a thread"
 
 
-@pytest.mark.parametrize("name", some(DYNAMIC, len(DYNAMIC) // 4))
+@pytest.mark.parametrize("name", some(DYNAMIC, len(DYNAMIC) // 6))
 def test_dynamic_sizes(name: str) -> None:
     made = compiled(name, dynamic=True)
     check(made)
