@@ -17,6 +17,8 @@ OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test
 	tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py tests/triton/test_executor_launches.py \
 	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
+# Tests start a hundred processes that import Litz: each would compile it anew where a shell says so.
+export PYTHONDONTWRITEBYTECODE :=
 # Each of two workers begins with one half of the tests, whose neighbours share what they build, and
 # takes over half of what the other has left.
 TWO := -n 2 -q --dist worksteal

@@ -33,7 +33,7 @@ from litz.errors import (
 from litz.graph.calls import count_calls
 from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
-from litz.graph.eager_calls import less_than_a_function, one_call, views_alone
+from litz.graph.eager_calls import less_than_a_function, on_cpus, one_call, views_alone
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
@@ -182,7 +182,7 @@ def compile_with(
             made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
         if program is not None:
             program.finished(made)
-        return gm.forward if _left_to_aten(gm, made_of, options) else made
+        return gm.forward if _left_to_aten(gm, made_of, recorder) else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -227,16 +227,19 @@ def _bound_program(
             report_compiled(kind, stages)
             tell(kind, gm, stages)
     made = wrapped(kept, calls, inputs, known)
-    return gm.forward if _left_to_aten(gm, kept[0], options) else made
+    return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
 
 
 def _left_to_aten(
-    gm: GraphModule, made_of: Mapping[str, Artifact | None], options: Options
+    gm: GraphModule, made_of: Mapping[str, Artifact | None], recorder: Recorder
 ) -> bool:
     """Whether a program is one call that ATen computes whole: called by Dynamo's own graph."""
     if [*made_of] != ["inference"] or (made := made_of["inference"]) is None:
         return False
-    return _takes_eager_mode(options) and not made.kernels and one_call(gm)
+    if not _takes_eager_mode(recorder.options) or made.kernels or not one_call(gm):
+        return False
+    # On a GPU a library may have been chosen for it, or it is recorded as a CUDA graph.
+    return on_cpus(gm) or not (made.host.values or recorder.wanted)
 
 
 def _takes_eager_mode(options: Options) -> bool:

@@ -132,7 +132,8 @@ def test_reductions_of_scans() -> None:
     check(fn, draw(20, 70001), runs=1)  # longer than what caches hold
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# All of them go in parts below.
+@pytest.mark.parametrize("name", some(FUNCTIONS, 4))
 def test_functions_of_two_states(name: str) -> None:
     for dim in (0, 1, 2):
         check_scan(name, draw(5, 37, 20), dim, reverse=dim == 1)

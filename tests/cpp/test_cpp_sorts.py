@@ -7,7 +7,7 @@ import torch
 
 import litz
 from tests.quick import some
-from tests.sort_cases import OPS, TYPES, agree, rows, same
+from tests.sort_cases import OPS, TYPES, agree, parts, rows, same
 
 CASES = [(name, dtype) for dtype in TYPES for name in OPS]
 
@@ -20,9 +20,13 @@ def source(fn: object, *args: torch.Tensor) -> str:
 def test_rows_and_columns(case: tuple[str, torch.dtype]) -> None:
     name, dtype = case
     fn = OPS[name]
-    for shape, dim in (((7, 37), 1), ((37, 21), 0), ((3, 16, 5), 1), ((33, 4, 9), 0)):
-        agree(lambda x, d=dim: fn(x, d), rows(*shape, dtype=dtype))
-    agree(lambda x: fn(x[:, ::3], 1), rows(9, 80, dtype=dtype))
+    dims = {(7, 37): 1, (37, 21): 0, (3, 16, 5): 1, (33, 4, 9): 0}
+
+    def each(apart: torch.Tensor, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = [fn(x, d) for x, d in zip(xs, dims.values(), strict=True)]
+        return tuple(t for f in (*found, fn(apart[:, ::3], 1)) for t in parts(f))
+
+    agree(each, rows(9, 80, dtype=dtype), *(rows(*shape, dtype=dtype) for shape in dims))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

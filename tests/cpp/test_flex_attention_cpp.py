@@ -84,9 +84,12 @@ def test_attention_is_one_kernel(name: str) -> None:
         verify(k)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["grouped", "biased"])
-def test_low_precision(name: str, dtype: torch.dtype) -> None:
+LOW = [(n, d) for n in ("grouped", "biased") for d in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("case", some(LOW, 3), ids=str)
+def test_low_precision(case: tuple[str, torch.dtype]) -> None:
+    name, dtype = case
     fn, args = attention(CASES[name])
     args = tuple(a.to(dtype) for a in args)
     judge(torch.compile(fn, backend="litz")(*args), fn, args)
@@ -231,8 +234,16 @@ def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-@pytest.mark.parametrize("name", ["grouped", "one_query"])
-def test_other_machines(name: str, isa: str) -> None:
+OTHERS = [
+    ("grouped", "avx2"),
+    ("one_query", "avx2"),
+    ("one_query", "generic"),
+    ("grouped", "generic"),
+]
+
+
+@pytest.mark.parametrize("case", some(OTHERS, 2), ids=str)
+def test_other_machines(case: tuple[str, str]) -> None:
+    name, isa = case
     fn, args = attention(CASES[name])
     judge(torch.compile(fn, backend="litz", options={"isa": isa})(*args), fn, args)

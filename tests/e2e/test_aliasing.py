@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -265,10 +266,10 @@ SAVED: list[Fn] = [
 ]
 
 
-@pytest.mark.parametrize("fn", SAVED)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_values_kept_for_the_backward(fn: Fn, dynamic: bool) -> None:
+@pytest.mark.parametrize("case", some(product(SAVED, (False, True)), 9))
+def test_values_kept_for_the_backward(case: tuple[Fn, bool]) -> None:
     """The backward reads what the forward kept by the strides that eager has there."""
+    fn, dynamic = case
     torch._dynamo.reset()
     compiled = torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)
     found = []

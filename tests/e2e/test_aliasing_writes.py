@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import litz
 from litz.tools.explain import Explanation
+from tests.quick import some
 
 Fn = Callable[..., Any]
 
@@ -115,9 +117,9 @@ THROUGH_VIEWS: list[Fn] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fn", THROUGH_VIEWS)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_through_views(fn: Fn, dynamic: bool) -> None:
+@pytest.mark.parametrize("case", some(product(THROUGH_VIEWS, (False, True)), 16))
+def test_through_views(case: tuple[Fn, bool]) -> None:
+    fn, dynamic = case
     check(fn, X, dynamic=dynamic)
 
 

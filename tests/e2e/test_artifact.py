@@ -32,10 +32,9 @@ def test_other_processes_compute_bitwise_the_same(tmp_path: Path) -> None:
         (kernel,) = from_bytes(recordings["triton ways"][0]["artifact"]).kernels
         assert len(kernel.sources) > 1, "all ways"
     assert len(recordings["c++ training"]) == 2, "forward and backward"
-    _rerun_elsewhere(tmp_path, recordings)
-
-
-def _rerun_elsewhere(tmp_path: Path, recordings: dict[str, Any]) -> None:
+    bodies = {name: recorded(case) for name, case in CONTROL_FLOW.items()}
+    _bodies_travel_with_their_graph(bodies)
+    recordings |= bodies  # one process reads all
     write(tmp_path / "recordings", recordings)
     script = Path(__file__).with_name("artifact_cases.py")
     done = subprocess.run(
@@ -47,8 +46,7 @@ def _rerun_elsewhere(tmp_path: Path, recordings: dict[str, Any]) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-3000:]
 
 
-def test_bodies_of_control_flow_travel_with_their_graph(tmp_path: Path) -> None:
-    recordings = {name: recorded(case) for name, case in CONTROL_FLOW.items()}
+def _bodies_travel_with_their_graph(recordings: dict[str, Any]) -> None:
     for name in ("cond, trained", "scan, trained"):
         assert len(recordings[name]) == 2, "forward and backward"
     for name, (first, *_) in recordings.items():
@@ -56,7 +54,6 @@ def test_bodies_of_control_flow_travel_with_their_graph(tmp_path: Path) -> None:
         assert bool(bodies) == (name != "associative_scan"), name  # PyTorch takes it apart
     nested = from_bytes(recordings["while_loop and cond"][0]["artifact"]).bodies["body1"]
     assert [*nested.bodies] == ["body0", "body1"]
-    _rerun_elsewhere(tmp_path, recordings)
 
 
 def artifact(fn: Any, *args: torch.Tensor, **options: Any) -> Artifact:

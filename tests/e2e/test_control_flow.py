@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import litz
+from tests.quick import some
 
 Tensor = torch.Tensor
 
@@ -78,9 +80,9 @@ FLAGS = (torch.tensor(True), torch.tensor(False))
 PROGRAMS = [chosen, by_value, repeated, nested, mapped, scanned]
 
 
-@pytest.mark.parametrize("target", ["", "triton"])
-@pytest.mark.parametrize("fn", PROGRAMS)
-def test_results(fn: Callable[..., Any], target: str) -> None:
+@pytest.mark.parametrize("case", some(product(PROGRAMS, ("", "triton")), 9))
+def test_results(case: tuple[Callable[..., Any], str]) -> None:
+    fn, target = case
     if target:
         pytest.importorskip("triton.language")
     x = torch.randn(7, 7, generator=torch.Generator().manual_seed(1))
@@ -143,7 +145,7 @@ def by_pairs(a: Any, b: Any) -> Any:
     return {"u": a["u"] * b["u"], "v": b["u"] * a["v"] + b["v"]}
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 8, 13, 100])
+@pytest.mark.parametrize("length", some([1, 2, 3, 8, 13, 100], 4))
 def test_associative_scans_are_one_kernel(length: int) -> None:
     """Also in the generic mode, which PyTorch takes apart."""
 

@@ -103,15 +103,6 @@ def test_explain_lists_kernels_and_externs() -> None:
     assert report.result.shape == (8,)
 
 
-def test_backend_is_found_without_import() -> None:
-    code = (
-        "import torch; f = torch.compile(lambda x: x * 2 + 1, backend='litz');"
-        "print(f(torch.ones(3)).tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[3.0, 3.0, 3.0]", done.stderr
-
-
 def test_wrong_metadata_sends_both_graphs_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch 2.11 takes the norm over a single element for one that keeps the dimension."""
     from litz.lowering import graph

@@ -66,14 +66,20 @@ def test_what_has_effects_is_left_to_the_partitioner() -> None:
     assert not share_equal_calls(gm.graph) and text(gm.graph) == before
 
 
-def test_a_training_step_leaves_the_other_compiler_alone() -> None:
-    """Its modules take longer to import than a small step to compile; so do equal regions'."""
+def test_a_training_step_finds_its_backend_and_leaves_the_other_compiler_alone() -> None:
+    """Litz needs no import; the other and equal regions take longer to import than a small step to
+    compile."""
     program = """
 import sys, torch
+assert not any(m.startswith("litz") for m in sys.modules)
 step = torch.compile(lambda x: (x.sin() * 2).sum(), backend="litz", options={"on_error": "raise"})
 known = torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
 before = set(sys.modules)
-step(torch.ones(3, 4, requires_grad=True)).backward()
+x = torch.ones(3, 4, requires_grad=True)
+loss = step(x)
+loss.backward()
+torch.testing.assert_close(loss, (x.sin() * 2).sum())
+torch.testing.assert_close(x.grad, x.cos() * 2)
 idle = "torch._inductor", "torch.ao", "litz.regions.place"
 print(*(m for m in set(sys.modules) - before if m.startswith(idle)))
 """

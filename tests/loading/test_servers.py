@@ -19,6 +19,13 @@ from benchmarks.soak import Wide
 from litz import PackageError
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_others_left_is_not_looked_at() -> None:
+    """Each collection goes through a million objects of it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("servers") / "wide.litz"

@@ -31,14 +31,15 @@ Tensor = torch.Tensor
 
 
 def compiled(fn: Any, *args: Any, dynamic: bool = False, **options: Any) -> Stages:
-    """The stages of a program's one graph."""
+    """The stages of a program's one graph, which runs as it is: `check` interprets kernels."""
     found: list[Stages] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         def observe(_kind: str, _graph: Any, stages: Stages) -> None:
             found.append(stages)
 
-        return compile_with(gm, inputs, make_options({**TRITON, **options}), observe)
+        compile_with(gm, inputs, make_options({**TRITON, **options}), observe)
+        return gm.forward
 
     torch._dynamo.reset()
     torch.compile(fn, backend=backend, dynamic=dynamic)(*(a.clone() for a in args))
@@ -93,7 +94,7 @@ def test_sizes_share_a_body(dynamic: bool) -> None:
 
 @pytest.mark.parametrize(
     ("version", "launches"),
-    [(12000, 3), *(pytest.param(v, 1, marks=pytest.mark.slow) for v in (12010, 0))],
+    [(12000, 2), *(pytest.param(v, 1, marks=pytest.mark.slow) for v in (12010, 0))],
 )
 def test_a_launch_has_room_for_so_many_calls(
     version: int, launches: int, monkeypatch: pytest.MonkeyPatch
@@ -101,12 +102,12 @@ def test_a_launch_has_room_for_so_many_calls(
     """Kernels of as many calls are one; no launch has more arguments than its memory holds."""
     monkeypatch.setattr(driver, "driver_version", lambda: version)
     fn, *_ = CASES["sizes"]
-    stages = compiled(fn, *(rand(3 + k) for k in range(260)))
+    stages = compiled(fn, *(rand(3 + k) for k in range(150)))
     made = [k.triton.launches[0] for k in stages.kernels if k.triton is not None]
     assert len(made) == launches and len({x.source.partition("\n")[2] for x in made}) == 1
     for x in made:
         assert x.table is not None and 8 * len(x.table.types) <= driver.parameter_bytes()
-    assert sum(len(k.members) for k in stages.kernels) == 260
+    assert sum(len(k.members) for k in stages.kernels) == 150
 
 
 def test_the_dispatch_alone_tells_blocks_that_lie_inside_apart() -> None:
@@ -114,9 +115,8 @@ def test_the_dispatch_alone_tells_blocks_that_lie_inside_apart() -> None:
     fn, *_ = CASES["sizes"]
     sources = []
     for more in (0, 1):
-        args = [torch.ones(1 << 16 | n) for n in (4, 8, 12, 16 + more)]
-        (graph,) = litz.explain(fn, *args, options=TRITON).graphs
-        (kernel,) = graph.stages.kernels
+        args = [torch.ones(1 << 12 | n) for n in (4, 8, 12, 16 + more)]
+        (kernel,) = compiled(fn, *args).kernels
         sources.append(kernel.source.partition("\n")[2])
     assert sources[0] == sources[1]
     assert sources[0].count("tl.store(") == 2

@@ -20,7 +20,6 @@ pytest.importorskip("triton.language")
 from cubin import resources  # noqa: E402
 from traces import data, trace  # noqa: E402
 
-import litz  # noqa: E402
 from benchmarks.gpu import lookback as benchmark  # noqa: E402
 from litz.kernel import scans  # noqa: E402
 from litz.kernel.blocks import lookback, sizes, split  # noqa: E402
@@ -57,7 +56,8 @@ def near(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kernels(fn: Any, *args: torch.Tensor, **options: Any) -> list[TritonKernel]:
-    graphs = litz.explain(fn, *args, options={**TRITON, **options}).graphs
+    """Nothing is run: `check` does that."""
+    graphs = trace(fn, *(data(*a.shape, dtype=a.dtype) for a in args), training=False, **options)
     return [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
 
 
@@ -73,7 +73,7 @@ def test_whole_rows(name: str, dim: int) -> None:
 
 @pytest.mark.parametrize("name", some(OPS, 2))
 def test_loops(name: str, loops: None) -> None:
-    x = draw(3, 300)
+    x = draw(2, 150)
     for fn in (lambda x: OPS[name](x, 1), lambda x: OPS[name](x.t(), 0)):
         (made,) = launches(fn, x)
         assert "for rstart" in made.source and "litz.last(" in made.source
@@ -81,7 +81,7 @@ def test_loops(name: str, loops: None) -> None:
     check(lambda x: OPS[name](x, 1), x, runs=1, judge=False, dynamic=True, **TRITON)
 
 
-@pytest.mark.parametrize("shape", some([(300,), (320,), (2, 300), (300, 3)], 2), ids=str)
+@pytest.mark.parametrize("shape", some([(150,), (192,), (2, 150), (150, 3)], 2), ids=str)
 @pytest.mark.parametrize("name", some(OPS, 2))
 def test_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     dim = 1 if shape[0] < 9 else 0
@@ -148,7 +148,7 @@ def test_looking_back_behind_a_softmax(parts: None, near: None) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x, 1).cumsum(1) * 2
 
-    x = draw(2, 300)
+    x = draw(2, 140)
     assert "litz.ticket(" in launches(fn, x)[-1].source
     check(fn, x, runs=1, judge=False, **TRITON)
 
@@ -160,9 +160,9 @@ def test_narrow_types(dtype: torch.dtype, loops: None) -> None:
 
 
 def test_values_that_are_no_numbers(loops: None) -> None:
-    x = (draw(6, 150) * 2).round()
-    x[1, 9], x[2, 80], x[3, 5], x[3, 90] = (float(v) for v in ("nan", "inf", "inf", "-inf"))
-    x[4, 7] = x[4, 9] = x[4, 140] = float("nan")
+    x = (draw(6, 90) * 2).round()
+    x[1, 9], x[2, 80], x[3, 5], x[3, 70] = (float(v) for v in ("nan", "inf", "inf", "-inf"))
+    x[4, 7] = x[4, 9] = x[4, 80] = float("nan")
     x[5] = float("-inf")
     for name, fn in OPS.items():
         if name != "cumprod":
@@ -238,20 +238,20 @@ def test_parts_are_of_one_length_where_they_can_be() -> None:
 @pytest.mark.parametrize("name", some(FUNCTIONS, 3))
 def test_functions_of_two_states(name: str) -> None:
     for dim in (0, 1, 2):
-        check_scan(name, draw(3, 20, 9), dim, reverse=dim == 1, **TRITON)
-    check_scan(name, draw(5, 40, dtype=torch.bfloat16), 1, **TRITON)
+        check_scan(name, draw(3, 10, 5), dim, reverse=dim == 1, **TRITON)
+    check_scan(name, draw(3, 20, dtype=torch.bfloat16), 1, **TRITON)
 
 
 @pytest.mark.parametrize("name", some(FUNCTIONS, 1))
 def test_functions_in_loops(name: str, loops: None) -> None:
-    x = draw(3, 300, dtype=torch.float32)
+    x = draw(2, 150, dtype=torch.float32)
     (made,) = launches(scan_of(name, 1), x)
     assert "for rstart" in made.source and "_is = " in made.source
     check_scan(name, x, 1, **TRITON)
     check_scan(name, x.t(), 0, **TRITON)
 
 
-@pytest.mark.parametrize("shape", some([(300, 3), (320,), (300,)], 1), ids=str)
+@pytest.mark.parametrize("shape", some([(140, 2), (192,), (140,)], 1), ids=str)
 @pytest.mark.parametrize("name", some(FUNCTIONS, 2))
 def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     assert len(launches(scan_of(name, 0), draw(*shape), reduction="split")) == 3

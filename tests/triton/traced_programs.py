@@ -31,7 +31,9 @@ from traces import (  # noqa: E402
     trace,
 )
 
+from litz import backend  # noqa: E402
 from litz.artifact import from_bytes, to_bytes  # noqa: E402
+from litz.binding import Recorder  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import product, size_hint  # noqa: E402
@@ -39,6 +41,7 @@ from litz.ir.program import Extern, TensorRef  # noqa: E402
 from litz.ir.text import program_text  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.kernel.blocks.recipe import BlockRecipe  # noqa: E402
+from litz.options import make_options  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
@@ -407,7 +410,7 @@ def assert_read_as_written(t: Trace) -> None:
             assert part.source == k.source
 
 
-@pytest.mark.parametrize("name", some(CASES, len(CASES) // 6))
+@pytest.mark.parametrize("name", some(CASES, len(CASES) // 8))
 def test_program(name: str) -> None:
     made = compiled(name)
     check(made)
@@ -427,7 +430,7 @@ def build(made: list[Trace], spilled: int = 0) -> None:
             assert local <= spilled, f"{job.name} spills {local} bytes a thread"
 
 
-@pytest.mark.parametrize("name", some(DYNAMIC, len(DYNAMIC) // 4))
+@pytest.mark.parametrize("name", some(DYNAMIC, len(DYNAMIC) // 6))
 def test_dynamic_sizes(name: str) -> None:
     made = compiled(name, dynamic=True)
     check(made)
@@ -676,6 +679,30 @@ def test_what_is_chosen_for_large_attention(name: str) -> None:
         assert "rindex - xindex" not in k.source and "xindex - rindex" not in k.source
     texts = [program_text(g.stages.program) for g in graphs if g.stages.program is not None]
     assert not any("round_to" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("fn", "mode", "left"),
+    [
+        (torch.histc, "default", True),
+        (torch.histc, "reduce-overhead", False),
+        (lambda x: torch.histc(x).sin(), "default", False),
+    ],
+)
+def test_one_call_of_aten_is_made_by_dynamos_graph(
+    fn: Any, mode: str, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, found = backend._left_to_aten, []
+
+    def asked(gm: Any, made: Any, recorder: Any) -> bool:
+        found.append(own(gm, made, Recorder(make_options({"mode": mode, "check_calls": False}))))
+        return False
+
+    monkeypatch.setattr(backend, "_left_to_aten", asked)
+    (made,) = trace(fn, data(20), training=False)
+    assert found == [left]
+    # Who launches nothing enters no device.
+    assert ("cuda.device(" in made.stages.source.source) is bool(made.stages.kernels)
 
 
 def test_returned_logits_are_a_copy_of_padded_ones() -> None:

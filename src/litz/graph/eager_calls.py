@@ -36,10 +36,13 @@ def views_alone(gm: GraphModule) -> bool:
 
 
 def one_call(gm: GraphModule) -> bool:
-    """Whether Dynamo's graph is one call of an operator, on CPUs, and picks of its results."""
+    """Whether Dynamo's graph is one call of an operator and picks of its results."""
     calls = [n for n in gm.graph.nodes if n.op.startswith("call") and n.target is not getitem]
-    if len(calls) != 1 or [*gm.children()] or gm.graph.find_nodes(op="get_attr"):
-        return False
+    return len(calls) == 1 and not [*gm.children()] and not gm.graph.find_nodes(op="get_attr")
+
+
+def on_cpus(gm: GraphModule) -> bool:
+    """Whether all tensors of Dynamo's graph are on CPUs."""
     return all(x.device.type == "cpu" for x in _values(gm.graph.nodes) if isinstance(x, Tensor))
 
 

@@ -41,8 +41,9 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
     lines: list[Line] = []
     allocated: set[str] = set()
     device = "cpu"
+    guarded = not all(map(_guards_itself, steps))
     for i, step in enumerate(steps):
-        if _needs_guard(step.device) and step.device != device:
+        if guarded and _needs_guard(step.device) and step.device != device:
             lines += [LeaveDevice(device)] if _needs_guard(device) else []
             lines.append(EnterDevice(step.device))
             device = step.device
@@ -62,6 +63,11 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
 
 def _needs_guard(device: str) -> bool:
     return not device.startswith(("cpu", "meta"))
+
+
+def _guards_itself(step: Step) -> bool:
+    """Whether a step enters its device by itself, as ATen's operators do."""
+    return isinstance(step, Extern) and getattr(step.target, "namespace", "") == "aten"
 
 
 def _used(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
