@@ -186,6 +186,11 @@ def where(cond: Node, a: Node | Scalar, b: Node | Scalar) -> Node:
     return op("where", cond, a, b if isinstance(b, Node) else k(a, b))
 
 
+def mostly(cond: Node, usual: Node, rare: Node) -> Node:
+    """``where``: of two costly values the first is what nearly all elements take."""
+    return op("mostly", cond, usual, rare)
+
+
 def truth(a: Node) -> Node:
     return a if a.dtype is d.BOOL else op("ne", a, k(a, 0))
 
