@@ -178,7 +178,7 @@ def partner(x):
 
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
-    arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
+    arcsin:asin arccos:acos arctan:atan64 arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
     fmod:_fmod rint:round
 """
 FUNCTIONS = {
