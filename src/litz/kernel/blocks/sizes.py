@@ -39,6 +39,7 @@ HEAVY = 20  # cost for each byte of a point from which it is bound by them alone
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
+FLAT_WARPS = 4  # of a block without reductions, unless it has fewer elements than threads
 HELD_COLUMN = 64  # elements of a column that a block holds
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
@@ -139,7 +140,7 @@ def _usual(plan: KernelPlan) -> Iterator[Node]:
 
 
 def _widths(
-    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = 4
+    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = FLAT_WARPS
 ) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
@@ -148,7 +149,7 @@ def _widths(
     """
     each = _access(plan)
     few = _each(plan, programs(1))
-    first = min(few or each, most), 4 if few else warps
+    first = min(few or each, most), FLAT_WARPS if few else warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
@@ -163,7 +164,8 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
     most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
-    warps = 8 if len(axes.parallel) > 1 else 4  # of programs that begin with the place of a row
+    # Programs that begin with the place of a row have more.
+    warps = 8 if len(axes.parallel) > 1 else FLAT_WARPS
     widths = _widths(plan, lambda block: size // block * apart, most, warps)
     out = []
     for block, warps in widths:
