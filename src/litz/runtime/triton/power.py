@@ -2,7 +2,7 @@
 
 CUDA's library has become more exact with version 13; what comes with Triton is up to 1.9 units in
 the last place off, which ``1 - beta ** step`` of an optimizer multiplies by a thousand.  This one
-is at most 0.95 units off.  It takes no 64-bit arithmetic, which is rare on most GPUs, and but for
+is at most 1.1 units off.  It takes no 64-bit arithmetic, which is rare on most GPUs, and but for
 one reciprocal nothing of what they do at an eighth of their speed: roundings and conversions are
 sums with 1.5 * 2^23, whose last digits are integers.
 """
