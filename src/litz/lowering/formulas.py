@@ -133,10 +133,14 @@ def refused(reason: str) -> Callable[[Call, TensorValue], TensorValue]:
 # --- rounding between steps ----------------------------------------------------------------------
 
 
+def unrounded(a: Node) -> Node:
+    return a
+
+
 def rounding(ctx: Call, dtype: DType) -> Rounding:
     """Rounding between the steps of a kernel that computes in a 16-bit type op by op."""
     if dtype.opmath is dtype or not ctx.b.settings.eager_numerics:
-        return lambda a: a
+        return unrounded
     return lambda a: op("round_to", a, to=dtype)
 
 

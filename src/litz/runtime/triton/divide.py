@@ -89,20 +89,40 @@ def mod(a, b):
 
 @triton.jit
 def floordiv(a, b):
-    if a.dtype.is_floating():
-        r = fmod(a, b)
-        q = div(a - r, b)
-        q = tl.where(_wrong_sign(r, b), q - 1, q)
-        f = tl.floor(q)
-        f = tl.where(q - f > 0.5, f + 1, f)
-        f = tl.where(q == 0, copysign(tl.zeros_like(q), div(a, b)), f)
-        return tl.where(b == 0, div(a, b), f)
+    if a.dtype == tl.float32:
+        return _floordiv32(a, b)
+    elif a.dtype.is_floating():
+        return _through_fmod(a, b)
     elif a.dtype.is_int_unsigned():
         return truncdiv(a, b)
     else:
         d = _divisor(b)
         q = _quotient(a, d)
         return tl.where(_wrong_sign(a - q * d, d), q - 1, q)
+
+
+@triton.jit
+def _floordiv32(a, b):
+    """Exact where the quotient has few digits: rounding can only have reached the next integer."""
+    quotient = div(a, b)
+    whole = tl.floor(quotient)
+    r = fma(whole * -1.0, b, a)
+    quick = (tl.abs(quotient) < 2097152.0) & (r == r)
+    whole = tl.where(_wrong_sign(r, b), whole - 1.0, whole)
+    if some(quick == 0):
+        whole = tl.where(quick, whole, _through_fmod(a, b))
+    return whole
+
+
+@triton.jit
+def _through_fmod(a, b):
+    r = _fmod(a, b)
+    q = div(a - r, b)
+    q = tl.where(_wrong_sign(r, b), q - 1, q)
+    f = tl.floor(q)
+    f = tl.where(q - f > 0.5, f + 1, f)
+    f = tl.where(q == 0, copysign(tl.zeros_like(q), div(a, b)), f)
+    return tl.where(b == 0, div(a, b), f)
 
 
 @triton.jit

@@ -187,6 +187,7 @@ FUNCTIONS = {
     "pow64": _torch(torch.pow),
     "rsqrt": _numpy(lambda x: 1 / np.sqrt(x)),
     "flush_exp2": flush_exp2,
+    "flush_log2": _numpy(np.log2),
     "flush_inverse": _numpy(lambda x: 1 / x),
     "fma": fma,
     "dot": dot,

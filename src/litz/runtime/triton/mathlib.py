@@ -99,6 +99,24 @@ def narrow_sinh(x):
 
 
 @triton.jit
+def narrow_asinh(x):
+    """x + x^3 q(x^2) (fitted on [0, 0.5]), beyond the logarithm of twice a mean."""
+    size = tl.abs(x)
+    z = x * x
+    q = fma(fma(z, -0.032974906265735626, 0.07342474162578583), z, -0.16660329699516296)
+    mean = tl.where(size > 1e9, size, 0.5 * (size + tl.sqrt(z + 1.0)))
+    far = fma(flush_log2(mean), 0.6931471805599453, 0.6931471805599453)
+    return copysign(tl.where(size < 0.5, fma(z * size, q, size), far), x)
+
+
+@triton.jit
+def flush_log2(x):
+    """The logarithm to the base 2, less than 2^-21 off; of subnormals minus infinity."""
+    asm: tl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
+    return tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
 def flush_exp2(x):
     """2^x; zero where that would be subnormal."""
     asm: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
