@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from litz.runtime.triton.mathlib import (
-    INTERPRETED, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf,
-    erfc, erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p,
-    log2, log10, narrow_asinh, narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid,
+    INTERPRETED, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc,
+    erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10,
+    narrow_asinh, narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid,
     narrow_sinh, nextafter, round, rsqrt, sin, sinh, tan, tanh, trunc,
 )  # fmt: skip
 from litz.runtime.triton.divide import (
