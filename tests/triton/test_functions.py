@@ -50,6 +50,7 @@ def test_bytes_of_negative_numbers(dtype: torch.dtype) -> None:
 
 
 def compiled(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.reset()  # one line of a test is many functions
     return torch.compile(fn, backend="litz", options=TRITON)(*args)
 
 
