@@ -48,3 +48,13 @@ def test_ldexp() -> None:
     for actual, expected in zip(torch.compile(fn, backend="litz")(cases), fn(cases), strict=True):
         assert actual.dtype is expected.dtype
         torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+def test_ldexp_rounds_once(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.7, -1.3, 3e38, 1e-45, 1.1e-38, 1, 1, math.inf, -0.0, math.nan, 0.7, 1e-40])
+    n = torch.tensor([-140, -141, -270, 250, -3, 2**31 - 1, -(2**31), -300, 400, 3, -126, 149])
+    found = torch.compile(torch.ldexp, backend="litz")(x, n.to(dtype))
+    exact = torch.ldexp(x.double() * 2.0**300, n.clamp(-600, 600)) * 2.0**-300
+    assert torch.equal(found.nan_to_num(7), exact.float().nan_to_num(7))
+    assert torch.equal(found.signbit() | found.isnan(), x.signbit() | x.isnan())

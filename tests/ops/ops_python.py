@@ -103,6 +103,7 @@ EVALUATE: Mapping[str, Callable[..., Scalar]] = {
     "gt": operator.gt,
     "ge": operator.ge,
     "where": lambda m, a, b: a if m else b,
+    "mostly": lambda m, a, b: a if m else b,
     "isnan": lambda a: a != a,
     "isinf": math.isinf,
     "signbit": lambda a: math.copysign(1.0, a) < 0,

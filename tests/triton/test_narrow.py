@@ -36,7 +36,7 @@ def special(dtype: torch.dtype) -> torch.Tensor:
 def test_special_values(of: torch.dtype, to: torch.dtype) -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x, y = x[:, None], x[None]
-        out = (x / y, x.exp(), x.sigmoid(), F.silu(x), 1 + x.exp())
+        out = (x / y, x.exp(), x.sigmoid(), F.silu(x), 1 + x.exp(), x.sinh(), x.asinh())
         return tuple(v.to(to) for v in out)
 
     x = special(of)

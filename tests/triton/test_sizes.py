@@ -41,6 +41,15 @@ def gammas(x: Tensor) -> Tensor:
     return torch.mvlgamma(x, 5)
 
 
+def turned_gammas(x: Tensor) -> Tensor:
+    """A tile of as few elements a thread."""
+    return torch.mvlgamma(x.t(), 5)
+
+
+def few(x: Tensor) -> Tensor:
+    return x.lgamma() * 2
+
+
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
     interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
@@ -48,6 +57,11 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     bias: ((data(2048, 2048), data(2048)), {"x": 1024}, 8),
     channels: ((data(4, 32, 181, 181), data(32)), {"x": 1, "r": 8192}, 16),
     gammas: ((data(1 << 22),), {"x": 256}, 4),
+    turned_gammas: ((data(1024, 1024),), {"y": 32, "x": 32}, 16),
+    few: ((data(1),), {"x": 1}, 1),
+    # As many threads as the machine holds, and of what few elements take no thought.
+    torch.asinh: ((data(1 << 20),), {"x": 512}, 4),
+    torch.special.bessel_j0: ((data(1 << 22),), {"x": 1024}, 4),
     torch.digamma: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 512}, 4),
     torch.tanh: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 1024}, 4),
     across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),

@@ -153,6 +153,15 @@ _LOGIC: Final = (
     _infix("gt", "bif", ">", "bool"),
     _infix("ge", "bif", ">=", "bool"),
     OpRow("where", ("b*", _ANY, _ANY), triton="tl.where({args})"),
+    # ``where``, whose condition nearly always holds: GPUs compute the last operand alone in blocks
+    # with an element that takes it.
+    OpRow(
+        "mostly",
+        ("b*", _ANY, _ANY),
+        cpp="litz::where({args})",
+        triton="tl.where({args})",
+        reference="where",
+    ),
     OpRow("isnan", ("f",), "bool", triton="({0} != {0})"),
     OpRow("isinf", ("f",), "bool", cost=2, triton="(tl.abs({0}) == float('inf'))"),
     OpRow("signbit", ("f",), "bool", cost=2),

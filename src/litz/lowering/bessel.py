@@ -17,7 +17,7 @@ from typing import Final
 import torch
 
 from litz.ir.body import Node, op
-from litz.lowering.formulas import formulas, is_zero, k, where
+from litz.lowering.formulas import formulas, is_zero, k, mostly, where
 
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ def _times_exp(a: Node, small: Node, large: Node, scaled: bool) -> Node:
     root = op("sqrt", a)
     near = small * op("exp", -a) if scaled else small
     far = (large if scaled else op("exp", a) * large) / root
-    return where(a <= 8, near, far)
+    return mostly(a <= 8, near, far)
 
 
 def i0(x: Node, scaled: bool = False) -> Node:
@@ -134,19 +134,20 @@ def _j1_near(a: Node) -> Node:
 def j0(x: Node) -> Node:
     a = op("abs", x)
     p, q, plus, minus = _waves(a, 0)
-    return where(a <= 5, _j0_near(a), _decay(a, p * plus - q * minus))
+    return mostly(a <= 5, _j0_near(a), _decay(a, p * plus - q * minus))
 
 
 def j1(x: Node) -> Node:
     negative = x < 0
     a = where(negative, -x, x)
     p, q, plus, minus = _waves(a, 1)
-    value = where(a <= 5, _j1_near(a), _decay(a, p * minus + q * plus))
+    value = mostly(a <= 5, _j1_near(a), _decay(a, p * minus + q * plus))
     return where(negative, -value, value)
 
 
 def _from_right(x: Node, near: Node, far: Node) -> Node:
-    return where(x < 0, math.nan, where(is_zero(x), -math.inf, where(x <= 5, near, far)))
+    value = mostly(x <= 5, near, far)
+    return where(x < 0, math.nan, where(is_zero(x), -math.inf, value))
 
 
 def y0(x: Node) -> Node:

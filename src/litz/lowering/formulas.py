@@ -133,10 +133,14 @@ def refused(reason: str) -> Callable[[Call, TensorValue], TensorValue]:
 # --- rounding between steps ----------------------------------------------------------------------
 
 
+def unrounded(a: Node) -> Node:
+    return a
+
+
 def rounding(ctx: Call, dtype: DType) -> Rounding:
     """Rounding between the steps of a kernel that computes in a 16-bit type op by op."""
     if dtype.opmath is dtype or not ctx.b.settings.eager_numerics:
-        return lambda a: a
+        return unrounded
     return lambda a: op("round_to", a, to=dtype)
 
 
@@ -184,6 +188,11 @@ def where(cond: Node, a: Node | Scalar, b: Node | Scalar) -> Node:
         assert isinstance(b, Node)
         a = k(b, a)
     return op("where", cond, a, b if isinstance(b, Node) else k(a, b))
+
+
+def mostly(cond: Node, usual: Node, rare: Node) -> Node:
+    """``where``: of two costly values the first is what nearly all elements take."""
+    return op("mostly", cond, usual, rare)
 
 
 def truth(a: Node) -> Node:

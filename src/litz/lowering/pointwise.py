@@ -28,6 +28,7 @@ from litz.lowering.formulas import (
     rounding,
     truth,
     unchanged,
+    unrounded,
 )
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower, lower_named, lower_rows
@@ -218,6 +219,8 @@ def checked(ctx: Call) -> Elementwise:
 
 def _float_floordiv(a: Node, c: Node, r: Rounding) -> Node:
     """c10::div_floor_floating: through fmod, so that the quotient is exact."""
+    if r is unrounded:
+        return op("floordiv", a, c)
     zero = k(a, 0)
     rest = op("fmod", a, c)
     quot = r(r(a - rest) / c)

@@ -153,13 +153,15 @@ def ldexp(ctx: Call, x: TensorValue, power: TensorValue) -> TensorValue:
 
     def fn(a: Node, n: Node) -> Node:
         a = body.cast(a, ctx.dtype.opmath)
-        if a.dtype is not d.F64:
-            return body.cast(a, d.F64) * op("exp2", n)
+        if a.dtype is not d.F64:  # all powers that count have a double, of which these are the bits
+            n = body.cast(op("minimum", op("maximum", n, k(n, -300)), k(n, 300)) + 1023, d.I64)
+            return body.cast(a, d.F64) * op("bitcast", op("shl", n, k(n, 52)), to=d.F64)
+        n = body.cast(n, d.F64)
         half = op("trunc", n * 0.5)  # in two steps, as the power alone may overflow
         return a * op("exp2", half) * op("exp2", n - half)
 
     shape, (a, n) = ctx.b.broadcast([x, power])
-    value = fn(ctx.b.opmath(a), body.cast(n, d.F64))
+    value = fn(ctx.b.opmath(a), body.cast(n, d.I64 if n.dtype.bits == 64 else d.I32))
     return TensorValue(ctx.dtype, shape, x.device, lazy=body.cast(value, ctx.dtype))
 
 

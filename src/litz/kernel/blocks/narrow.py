@@ -16,7 +16,13 @@ from litz.kernel.nodes import roots
 from litz.kernel.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
-CHEAPER = ("div", "exp", "sigmoid")  # ops with a cheaper form for values of 16 bits
+CHEAPER = (
+    "div",
+    "exp",
+    "sigmoid",
+    "sinh",
+    "asinh",
+)  # ops with a cheaper form for values of 16 bits
 
 
 def narrow(stores: Sequence[Store]) -> tuple[Node, ...]:
@@ -91,7 +97,7 @@ def _shrinks(user: Node, n: Node) -> bool:
         return n is not user.args[0]
     if not isinstance(user, Op):
         return False
-    if user.name == "where":
+    if user.name in ("where", "mostly"):
         return n is not user.args[0]
     if user.name == "div":
         return n is not user.args[1] and is_total(user.args[1])
@@ -119,7 +125,7 @@ def _passes(user: Node, n: Node) -> bool:
         return is_total(n)
     if user.name == "sub":
         return _is_log_softmax(user, n)
-    if user.name == "where":
+    if user.name in ("where", "mostly"):
         return n is not user.args[0]
     if user.name == "add":
         return one_plus(user) is n

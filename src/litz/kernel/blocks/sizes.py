@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Expr, coefficient, const, product, size_hint
-from litz.ir.body import Load, Op, Scan, walk
+from litz.ir.body import Load, Node, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.blocks.axes import (
@@ -39,6 +39,7 @@ HEAVY = 20  # cost for each byte of a point from which it is bound by them alone
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
+FLAT_WARPS = 4  # of a block without reductions, unless it has fewer elements than threads
 HELD_COLUMN = 64  # elements of a column that a block holds
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
@@ -107,24 +108,39 @@ def _access(plan: KernelPlan) -> int:
     return max(4, 16 // narrowest(plan))
 
 
-def _each(plan: KernelPlan, warps: int) -> tuple[int, int]:
-    """Elements of a thread by default, and warps of those that wait for memory alone.
+def _each(plan: KernelPlan, points: int) -> int:
+    """Elements of a thread that computes as much as it moves, else 0.
 
-    Some more let arithmetic and memory overlap; where arithmetic takes the time, registers do best
-    that leave room for other threads.
+    Some more than one access let arithmetic and memory overlap, but not where that leaves the
+    machine without threads; where arithmetic takes the time, registers do best that leave room for
+    other threads.
     """
-    access = _access(plan)
-    costs = {n: op(n.name).cost for n in walk(roots(plan.stores)) if isinstance(n, Op)}
+    costs = {n: op(n.name).cost for n in _usual(plan) if isinstance(n, Op)}
     work = sum(costs.values())
     if work >= (limit := HEAVY * sum(p.dtype.bytes for p in plan.params)):
         heavy = work - sum(costs[n] for n in narrow(plan.stores) if n in costs)
         if heavy >= limit:
-            return (4 if heavy < 2 * limit else 2), 4
-    return (max(access, 8), 4) if work >= BUSY else (access, warps)
+            return 4 if heavy < 2 * limit else 2
+    each = max(_access(plan), 8)
+    while each > 4 and points // each < THREADS:
+        each //= 2
+    return each if work >= BUSY else 0
+
+
+def _usual(plan: KernelPlan) -> Iterator[Node]:
+    """The nodes that are computed for nearly every element."""
+    stack, seen = list(roots(plan.stores)), set(roots(plan.stores))
+    while stack:
+        n = stack.pop()
+        yield n
+        args = n.args[:2] if isinstance(n, Op) and n.name == "mostly" else n.args
+        fresh = [a for a in args if a not in seen]
+        stack += fresh
+        seen.update(fresh)
 
 
 def _widths(
-    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = 4
+    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = FLAT_WARPS
 ) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
@@ -132,8 +148,8 @@ def _widths(
     most: elements that a thread has by default.  warps: by default, where they wait for memory.
     """
     each = _access(plan)
-    few, warps = _each(plan, warps)
-    first = min(few, most), warps
+    few = _each(plan, programs(1))
+    first = min(few or each, most), FLAT_WARPS if few else warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
@@ -148,9 +164,13 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
     most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
-    warps = 8 if len(axes.parallel) > 1 else 4  # of programs that begin with the place of a row
+    # Programs that begin with the place of a row have more.
+    warps = 8 if len(axes.parallel) > 1 else FLAT_WARPS
     widths = _widths(plan, lambda block: size // block * apart, most, warps)
-    out = [Config((("x", min(block, power_of_two(size))),), warps) for block, warps in widths]
+    out = []
+    for block, warps in widths:
+        x = min(block, power_of_two(size))
+        out.append(Config((("x", x),), max(1, min(warps, x // 32))))
     return tuple(dict.fromkeys(out))
 
 
@@ -183,6 +203,8 @@ def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     wide = 128 if narrowest(plan) < 4 else 64
     sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
     first = ((64, 16, 4),) if pairs_of(plan)[1] else ()  # of several results a thread holds all
+    if each := _each(plan, ys * xs):
+        first = ((32, 32, 32 // each),)
     tries = (*first, *sides)
     out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in tries]
     return tuple(dict.fromkeys(out))

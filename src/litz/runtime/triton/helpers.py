@@ -12,10 +12,13 @@ import triton
 import triton.language as tl
 
 from litz.runtime.triton.mathlib import (
-    INTERPRETED, _fmod, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf,
-    erfc, erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10,
-    narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid, nextafter,
-    round, rsqrt, sin, sinh, tan, tanh, trunc,
+    INTERPRETED, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc,
+    erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10,
+    narrow_asinh, narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid,
+    narrow_sinh, nextafter, round, rsqrt, sin, sinh, tan, tanh, trunc,
+)  # fmt: skip
+from litz.runtime.triton.divide import (
+    div, floordiv, floordiv_index, floormod_index, fmod, mod, some, truncdiv,
 )  # fmt: skip
 from litz.runtime.triton.packed import of_sums, small_float, small_word, times16, word
 from litz.runtime.triton.power import pow
@@ -140,14 +143,6 @@ def cast(x, to: tl.constexpr):
 
 
 @triton.jit
-def div(a, b):
-    if a.dtype == tl.float32:
-        return tl.div_rn(a, b)
-    else:
-        return a / b
-
-
-@triton.jit
 def reciprocal(x):
     return div(tl.full([], 1, x.dtype), x)
 
@@ -217,85 +212,7 @@ def sigmoid(x):
     return reciprocal(1 + exp(neg(x)))
 
 
-# --- division with remainder --------------------------------------------------------------------
-
-
-@triton.jit
-def _divisor(b):
-    return tl.where(b == 0, tl.full([], 1, b.dtype), b)
-
-
-@triton.jit
-def _quotient(a, b):
-    """Towards zero; the lowest number over -1 wraps, anything over zero is itself."""
-    if a.dtype.is_int_unsigned():
-        return a // _divisor(b)
-    else:
-        one = tl.full([], 1, b.dtype)
-        return tl.where(b == -1, -a, a // tl.where((b == 0) | (b == -1), one, b))
-
-
-@triton.jit
-def _wrong_sign(r, b):
-    if r.dtype.is_floating():
-        return (r != 0) & ((r < 0) != (b < 0))
-    else:
-        # ptxas takes an absolute value for no less than 0: the lowest number's is itself.
-        return (r != 0) & ((r ^ b) < 0)
-
-
-@triton.jit
-def truncdiv(a, b):
-    if a.dtype.is_floating():
-        return trunc(div(a, b))
-    else:
-        return _quotient(a, b)
-
-
-@triton.jit
-def fmod(a, b):
-    if a.dtype.is_floating():
-        return _fmod(a, b)
-    else:
-        return a - _quotient(a, b) * _divisor(b)
-
-
-@triton.jit
-def mod(a, b):
-    r = fmod(a, b)
-    if a.dtype.is_int_unsigned():
-        return r
-    else:
-        return tl.where(_wrong_sign(r, b), r + b, r)
-
-
-@triton.jit
-def floordiv(a, b):
-    if a.dtype.is_floating():
-        r = fmod(a, b)
-        q = div(a - r, b)
-        q = tl.where(_wrong_sign(r, b), q - 1, q)
-        f = tl.floor(q)
-        f = tl.where(q - f > 0.5, f + 1, f)
-        f = tl.where(q == 0, copysign(tl.zeros_like(q), div(a, b)), f)
-        return tl.where(b == 0, div(a, b), f)
-    elif a.dtype.is_int_unsigned():
-        return truncdiv(a, b)
-    else:
-        d = _divisor(b)
-        q = _quotient(a, d)
-        return tl.where(_wrong_sign(a - q * d, d), q - 1, q)
-
-
-@triton.jit
-def floordiv_index(a, b):
-    """Division of index values, which may be Python integers, rounded down."""
-    return floordiv(tl.cast(a, tl.int64), tl.cast(b, tl.int64))
-
-
-@triton.jit
-def floormod_index(a, b):
-    return mod(tl.cast(a, tl.int64), tl.cast(b, tl.int64))
+# --- integers -----------------------------------------------------------------------------------
 
 
 @triton.jit

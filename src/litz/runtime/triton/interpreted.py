@@ -178,7 +178,7 @@ def partner(x):
 
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
-    arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
+    arcsin:asin arccos:acos arctan:atan64 arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
     fmod:_fmod rint:round
 """
 FUNCTIONS = {
@@ -187,6 +187,8 @@ FUNCTIONS = {
     "pow64": _torch(torch.pow),
     "rsqrt": _numpy(lambda x: 1 / np.sqrt(x)),
     "flush_exp2": flush_exp2,
+    "flush_log2": _numpy(np.log2),
+    "flush_inverse": _numpy(lambda x: 1 / x),
     "fma": fma,
     "dot": dot,
     "small_float": small_float,

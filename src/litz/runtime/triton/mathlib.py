@@ -13,10 +13,11 @@ import triton.language as tl
 from triton import knobs
 from triton.language.extra.cuda import libdevice
 from triton.language.extra.cuda.libdevice import (
-    acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc, erfinv, exp, exp2,
+    acos, acosh, asin, asinh, atan2, atanh, copysign, cos, cosh, erf, erfc, erfinv, exp, exp2,
     expm1, fma, log, log1p, log2, log10, nextafter, rsqrt, sin, sinh, tan, trunc,
 )  # fmt: skip
 from triton.language.extra.cuda.libdevice import fmod as _fmod
+from triton.language.extra.cuda.libdevice import atan as atan64
 from triton.language.extra.cuda.libdevice import pow as pow64
 from triton.language.extra.cuda.libdevice import rint as round
 
@@ -27,6 +28,32 @@ INTERPRETED = bool(knobs.runtime.interpret)
 def lgamma(x):
     # That of f32 is off where it crosses zero.
     return libdevice.lgamma(x)
+
+
+@triton.jit
+def atan(x):
+    return _atan32(x) if x.dtype == tl.float32 else atan64(x)
+
+
+@triton.jit
+def _atan32(x):
+    """t + t^3 q(t^2) (fitted on [0, 1]) of x, or of its inverse, which is taken from pi / 2: at
+    most 2 units in the last place off."""
+    size = tl.abs(x)
+    far = size > 1
+    t = tl.where(far, flush_inverse(size), size)
+    z = t * t
+    q = fma(z, 0.002841484034433961, -0.016049757599830627)
+    q = fma(q, z, 0.04269272834062576)
+    q = fma(q, z, -0.07508143037557602)
+    q = fma(q, z, 0.10645326226949692)
+    q = fma(q, z, -0.14205820858478546)
+    q = fma(q, z, 0.19993135333061218)
+    q = fma(q, z, -0.33333125710487366)
+    t = tl.where(far, t * -1.0, t)
+    high = tl.where(far, 1.5707963705062866, 0.0) + t
+    low = tl.where(far, (1.5707963705062866 - high) + t - 4.371139e-08, t - high)
+    return copysign(high + fma(t * z, q, low), x)
 
 
 @triton.jit
@@ -58,6 +85,35 @@ def narrow_exp(x):
 @triton.jit
 def narrow_div(a, b):
     return a / b
+
+
+@triton.jit
+def narrow_sinh(x):
+    """x + x^3 q(x^2) (fitted on [0, 1]), beyond half the difference of two exponentials."""
+    size = tl.abs(x)
+    z = x * x
+    q = fma(fma(z, 0.00020372832659631968, 0.008330274373292923), z, 0.1666671633720398)
+    half = flush_exp2(fma(size, 1.4426950408889634, -1.0))
+    far = copysign(fma(flush_inverse(half), -0.25, half), x)
+    return tl.where(size < 1, fma(z * x, q, x), far)
+
+
+@triton.jit
+def narrow_asinh(x):
+    """x + x^3 q(x^2) (fitted on [0, 0.5]), beyond the logarithm of twice a mean."""
+    size = tl.abs(x)
+    z = x * x
+    q = fma(fma(z, -0.032974906265735626, 0.07342474162578583), z, -0.16660329699516296)
+    mean = tl.where(size > 1e9, size, 0.5 * (size + tl.sqrt(z + 1.0)))
+    far = fma(flush_log2(mean), 0.6931471805599453, 0.6931471805599453)
+    return copysign(tl.where(size < 0.5, fma(z * size, q, size), far), x)
+
+
+@triton.jit
+def flush_log2(x):
+    """The logarithm to the base 2, less than 2^-21 off; of subnormals minus infinity."""
+    asm: tl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
+    return tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit

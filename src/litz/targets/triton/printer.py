@@ -7,7 +7,7 @@ A program computes a block of the parallel axes.  How it runs along the reduced 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
@@ -68,6 +68,7 @@ class Printer(ABC):
         self.leads = self.waits = False
         self.front: frozenset[str] | None = None
         self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
+        self.sides: list[tuple[Scope, Scope]] = []  # open scopes of rare values, each in another
 
     # --- what subclasses say ------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ class Printer(ABC):
                 stack.extend(reversed(missing))
                 continue
             stack.pop()
-            home = self.home(v)
+            home = self.scope_of(v)
             text = self.spelled(v)
             if not text.isidentifier():
                 name = self.fresh()
@@ -254,7 +255,49 @@ class Printer(ABC):
             return next(a for a in v.args if a.node is function).args
         if v.node in self.before and not v.conds:
             return (self.values(self.before[v.node]),)
+        if self.skips(v):
+            return (*v.args[:2], *self.outside(v.args[2]))
         return (*v.args, *v.conds)
+
+    def skips(self, v: Value) -> bool:
+        """Whether blocks without an element that takes a rare value do not compute it."""
+        if not (isinstance(v.node, Op) and v.node.name == "mostly"):
+            return False
+        blocked = v.axes & {a.name for a in self.blocked}
+        return bool(blocked) and all(v.axes == a.axes for a in v.args)
+
+    def outside(self, v: Value) -> Iterator[Value]:
+        """What a rare value is computed from that is no arithmetic."""
+        stack, seen = [v], {v}
+        while stack:
+            a = stack.pop()
+            if not isinstance(a.node, Op | Const) or getattr(a.node, "name", "") in CHECKS:
+                yield a
+                continue
+            fresh = [b for b in self.operands(a) if b not in seen]
+            stack += fresh
+            seen.update(fresh)
+
+    def rare(self, v: Value) -> str:
+        """The name of a value that is mostly the first of two; the other's lines run for few."""
+        cond, usual = (self.value(a) for a in v.args[:2])
+        name, home, outer = self.fresh(), self.scope_of(v), self.scope
+        side = Scope(home.depth + 1, outer)
+        self.sides.append((self.home(v), side))
+        self.scope = side
+        rare = self.value(v.args[2])
+        self.scope, _ = outer, self.sides.pop()
+        side.emit(f"{name} = tl.where({cond}, {usual}, {rare})")
+        home.emit(f"{name} = {usual}")
+        home.emit(f"if litz.some({cond} == 0):")
+        home.lines += side.lines
+        self.lines[name] = len(self.lines)
+        return name
+
+    def scope_of(self, v: Value) -> Scope:
+        """The scope in which a value is computed."""
+        home = self.home(v)
+        return next((side for of, side in reversed(self.sides) if of is home), home)
 
     def spelled(self, v: Value) -> str:
         node = v.node
@@ -265,6 +308,8 @@ class Printer(ABC):
             return self.reduced(v)
         if isinstance(node, Scan):
             return self.scanned(v)
+        if self.skips(v):
+            return self.rare(v)
         args = [self.value(a) for a in v.args]
         if isinstance(node, Const):
             return literal(node)

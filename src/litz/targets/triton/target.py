@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from litz.dataclass import dataclass
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
+from litz.kernel.blocks.sizes import FLAT_WARPS
 from litz.kernel.blocks.ways import ways
 from litz.kernel.build import BoundKernel
 from litz.kernel.plan import KernelPlan
@@ -56,9 +57,11 @@ class Triton:
         recipe = choose(plan, self.style)
         if not (most := calls_in(self.room, recipe)):
             return None
+        # Blocks of few elements run on as many threads as their neighbours have.
+        least = [1 if made.axes.reduced else FLAT_WARPS for made in recipe.kernels]
         kinds = [
-            f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
-            for made in recipe.kernels
+            f"{max(1, len(made.axes.blocked))} axes, {max(warps, made.configs[0].warps)} warps"
+            for warps, made in zip(least, recipe.kernels, strict=True)
         ]
         return Joins(", then ".join(kinds), most, BODIES, LARGE, ROWS)
 
