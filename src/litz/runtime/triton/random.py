@@ -10,13 +10,18 @@ from litz.runtime.triton.mathlib import log
 
 
 @triton.jit
-def _words(seed, offset):
-    """The Philox word of each offset, and the word that shares its pair."""
-    at = offset >> 2
+def _four(seed, at):
+    """The four words of each counter."""
     c0 = (at & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((at >> 32) & 0xFFFFFFFF).to(tl.uint32)
     zero = tl.zeros_like(c0)
-    w0, w1, w2, w3 = tl.philox(seed, c0, c1, zero, zero)
+    return tl.philox(seed, c0, c1, zero, zero)
+
+
+@triton.jit
+def _words(seed, offset):
+    """The Philox word of each offset, and the word that shares its pair."""
+    w0, w1, w2, w3 = _four(seed, offset >> 2)
     odd = (offset & 1) == 1
     upper = (offset & 2) == 2
     even_word = tl.where(upper, w2, w0)
@@ -25,9 +30,45 @@ def _words(seed, offset):
 
 
 @triton.jit
+def _one_of_four(offset):
+    """The counter of every four offsets, which run on by one from a multiple of four."""
+    even, _ = tl.split(tl.reshape(offset, [offset.numel // 4, 2, 2]))
+    first, _ = tl.split(even)
+    return first >> 2
+
+
+@triton.jit
+def _in_turn(a, b, c, d, offset):
+    """One block of four: an element of each in turn."""
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), offset.shape)
+
+
+@triton.jit
+def _words_by_four(seed, offset, block: tl.constexpr):
+    """``_words`` of offsets that run on by one in blocks of so many, from multiples of them."""
+    if block % 4 == 0:
+        a, b, c, d = _four(seed, _one_of_four(offset))
+        own, partner = _in_turn(a, b, c, d, offset), _in_turn(b, a, d, c, offset)
+    else:
+        own, partner = _words(seed, offset)
+    return own, partner
+
+
+@triton.jit
+def _uniform(word):
+    return (word >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
+
+
+@triton.jit
 def rand(seed, offset):
     own, _ = _words(seed, offset)
-    return (own >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
+    return _uniform(own)
+
+
+@triton.jit
+def rand_by_four(seed, offset, block: tl.constexpr):
+    own, _ = _words_by_four(seed, offset, block)
+    return _uniform(own)
 
 
 @triton.jit
@@ -44,18 +85,38 @@ def _random_sin(w, as_cos):
 
 
 @triton.jit
-def randn(seed, offset):
-    own, partner = _words(seed, offset)
-    odd = (offset & 1) == 1
-    radius = tl.where(odd, partner, own)
-    angle = tl.where(odd, own, partner)
-    u = radius.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    return tl.sqrt_rn(log(u) * -2.0) * _random_sin(angle, odd == 0)
+def _radius(word):
+    u = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+    return tl.sqrt_rn(log(u) * -2.0)
 
 
 @triton.jit
-def randint(seed, offset, lo, hi):
+def randn(seed, offset):
     own, partner = _words(seed, offset)
+    odd = (offset & 1) == 1
+    return _radius(tl.where(odd, partner, own)) * _random_sin(tl.where(odd, own, partner), odd == 0)
+
+
+@triton.jit
+def _normal_pair(radius, angle):
+    r, yes = _radius(radius), tl.full(angle.shape, 1, tl.int1)
+    return r * _random_sin(angle, yes), r * _random_sin(angle, yes == 0)
+
+
+@triton.jit
+def randn_by_four(seed, offset, block: tl.constexpr):
+    if block % 4 == 0:
+        w0, w1, w2, w3 = _four(seed, _one_of_four(offset))
+        a, b = _normal_pair(w0, w1)
+        c, d = _normal_pair(w2, w3)
+        drawn = _in_turn(a, b, c, d, offset)
+    else:
+        drawn = randn(seed, offset)
+    return drawn
+
+
+@triton.jit
+def _whole(own, partner, lo, hi):
     span = (hi - lo).to(tl.uint64)
     word = own.to(tl.uint64)
     small = (word * span) >> 32
@@ -63,3 +124,15 @@ def randint(seed, offset, lo, hi):
     limit = tl.full([], 1 << 32, tl.uint64)
     r = tl.where(span <= limit, small, wide % tl.where(span == 0, limit, span))
     return lo + r.to(tl.int64)
+
+
+@triton.jit
+def randint(seed, offset, lo, hi):
+    own, partner = _words(seed, offset)
+    return _whole(own, partner, lo, hi)
+
+
+@triton.jit
+def randint_by_four(seed, offset, lo, hi, block: tl.constexpr):
+    own, partner = _words_by_four(seed, offset, block)
+    return _whole(own, partner, lo, hi)
