@@ -186,6 +186,11 @@ def where(cond: Node, a: Node | Scalar, b: Node | Scalar) -> Node:
     return op("where", cond, a, b if isinstance(b, Node) else k(a, b))
 
 
+def leaky(x: Node, y: Node, slope: Number) -> Node:
+    """``y``, where ``x`` is not positive times a slope."""
+    return where(x > 0, y, y * num(x, slope))
+
+
 def truth(a: Node) -> Node:
     return a if a.dtype is d.BOOL else op("ne", a, k(a, 0))
 
