@@ -42,24 +42,25 @@ TINY = {d.F32: 2.0**-25, d.F64: 2.0**-49}
 
 EAGER: Final = "eager's random stream was asked for"
 ALONE: Final = "draws all random numbers, and nothing is fused with it: ATen does in one launch"
-# Elements up to which a second launch takes longer than what ATen reads and writes besides.
-FEW = 1 << 16
+# Elements up to which a second launch takes longer than ATen's kernels are slower: those that draw,
+# and that of dropout, which writes a mask besides.
+FEW, FEW_DROPPED = 1 << 16, 1 << 20
 
 
-def _may_draw(ctx: Call, alone: bool = True) -> None:
-    """alone: whether an operator of one result, which reads no tensor, may be left to ATen."""
+def _may_draw(ctx: Call, alone: int = FEW) -> None:
+    """alone: elements up to which the call may be left to ATen; 0 if it reads what is computed."""
     if ctx.b.settings.eager_rng:
         raise Unsupported(EAGER)
     if ctx.node.kwargs.get("generator") is not None:
         raise Unsupported("a random generator of the user's own")
-    if alone and _is_alone(ctx):
+    if _is_alone(ctx, alone):
         raise Unsupported(ALONE)
 
 
-def _is_alone(ctx: Call) -> bool:
-    """Whether a call on a GPU is the graph's one that draws, and what it makes goes to calls."""
+def _is_alone(ctx: Call, most: int = FEW) -> bool:
+    """Whether a call is the graph's one that draws, and few numbers, which only calls take."""
     n = ctx.node
-    if not ctx.result.device.startswith("cuda"):
+    if not ctx.result.device.startswith("cuda") or size_hint(product(ctx.shape)) > most:
         return False
     others = any(is_random(m.target) and m is not n for m in n.graph.nodes)
     users = [w for u in n.users for w in (u.users if u.target is operator.getitem else (u,))]
@@ -70,11 +71,6 @@ def _is_called(n: object) -> bool:
     """Whether a node is no kernel of Litz: what is given, or what ATen is called for."""
     assert isinstance(n, FxNode)
     return n.op != "call_function" or (isinstance(n.target, OpOverload) and find(n.target) is None)
-
-
-def _is_short(ctx: Call) -> bool:
-    """Whether there are few elements, made of what no kernel of Litz computes."""
-    return size_hint(product(ctx.shape)) <= FEW and _is_called(ctx.node.args[0])
 
 
 def _filled(ctx: Call, fill: OpOverload, *args: float) -> TensorValue | None:
@@ -144,7 +140,7 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
     return radius * op("cos", 2 * math.pi * v)
 
 
-def _drawn_type(ctx: Call, alone: bool = True) -> DType:
+def _drawn_type(ctx: Call, alone: int = FEW) -> DType:
     """The type of the floats that a call draws, where it may: see ``_may_draw``."""
     _may_draw(ctx, alone)
     if not ctx.dtype.is_float:
@@ -187,7 +183,7 @@ def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
 
 @lower(aten.normal.Tensor_float)
 def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
-    if std < 0 or mean.dtype is not _drawn_type(ctx, alone=False):
+    if std < 0 or mean.dtype is not _drawn_type(ctx, alone=0):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
     return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))
@@ -254,7 +250,7 @@ def native_dropout(
 ) -> tuple[TensorValue | None, ...]:
     if train is False:
         return x.with_node(x.node), ctx.b.full(ctx.shape, True, d.BOOL, x.device)
-    _may_draw(ctx, alone=_is_short(ctx))
+    _may_draw(ctx, FEW_DROPPED if _is_called(ctx.node.args[0]) else 0)
     if not 0 <= p <= 1:
         raise Unsupported("a probability outside of [0, 1]")
     # The backward pass needs the same choice: it is stored, and dropped again if nobody reads it.
@@ -289,7 +285,7 @@ def rrelu(
         raise Unsupported("an activation of integers")
     if not training:
         return elementwise(ctx, lambda a: leaky(a, a, (lower + upper) / 2), x), noise
-    if x.ref is not None and _is_short(ctx) and _is_alone(ctx):
+    if x.ref is not None and _is_called(ctx.node.args[0]) and _is_alone(ctx):
         r, kept = ctx.result, ctx.b.of_buffer(unfilled(ctx.b, ctx.nth_result(1)))
         out = ctx.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "extern")
         args = x.memory, kept.memory, lower, upper, True
@@ -298,7 +294,7 @@ def rrelu(
             mutates=(kept.memory.buffer,),
         )  # fmt: skip
         return ctx.b.of_buffer(out), kept
-    slope = _affine(uniform_node(ctx, _drawn_type(ctx, alone=False)), upper - lower, lower)
+    slope = _affine(uniform_node(ctx, _drawn_type(ctx, alone=0)), upper - lower, lower)
     own = x.with_node(body.cast(slope, x.dtype))
     kept = elementwise(ctx, lambda a, s: where(a <= 0, s, 1), x, own)
     return elementwise(ctx, lambda a, s: a * s, x, kept), kept
