@@ -35,6 +35,11 @@ def turned(x: Tensor) -> Tensor:
     return dropped(x).t().contiguous()
 
 
+def permuted(x: Tensor) -> Tensor:
+    """Numbers run as the result lies in memory."""
+    return dropped(x.t())
+
+
 def cut(x: Tensor) -> Tensor:
     """Fours do not begin where rows do."""
     return torch.rand_like(x)[:, 3:] + x[:, 3:]
@@ -61,6 +66,7 @@ CASES: tuple[tuple[Callable[..., object], tuple[int, ...], bool], ...] = (
     (rows, (7, 1001), False),
     (total, (1, 20000), True),
     (turned, (40, 64), True),
+    (permuted, (10, 103), True),
     (cut, (9, 64), False),
     (mirrored, (9, 64), False),
     (several, (301,), True),

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.fx import Node as FxNode
 
 from litz.graph.calls import is_random
-from litz.index import Expr, as_expr, const, contiguous_strides, linear, product, size_hint
+from litz.index import Expr, as_expr, const, linear, product, size_hint
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -28,6 +28,7 @@ from litz.lowering.creation import unfilled
 from litz.lowering.formulas import elementwise, leaky, where
 from litz.lowering.pooling import stored
 from litz.lowering.registry import Call, find, lower
+from litz.lowering.strides import result_strides
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
@@ -108,10 +109,13 @@ def _stream(ctx: Call) -> int:
 
 
 def _draw(ctx: Call, name: str, *limits: Node, second: bool = False) -> Node:
-    """One random number per element of the result, by a random op of the table."""
+    """One random number per element of the result, by a random op of the table.
+
+    Positions run as the result lies in memory, so that neighbours there have neighbours' numbers.
+    """
     own = axes(ctx.shape)
     base = (_stream(ctx) << STREAM_BITS) + ((1 << (STREAM_BITS - 1)) if second else 0)
-    position = linear(own, contiguous_strides(ctx.shape), const(base))
+    position = linear(own, result_strides(ctx.result), const(base))
     return op(name, program_seed(ctx.b, ctx.result.device), body.index(position), *limits)
 
 
