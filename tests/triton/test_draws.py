@@ -40,6 +40,11 @@ def permuted(x: Tensor) -> Tensor:
     return dropped(x.t())
 
 
+def down(x: Tensor) -> Tensor:
+    """Fours lie along the other axis of a block than what is reduced."""
+    return (torch.rand_like(x) < 0.5).sum(0)
+
+
 def cut(x: Tensor) -> Tensor:
     """Fours do not begin where rows do."""
     return torch.rand_like(x)[:, 3:] + x[:, 3:]
@@ -67,6 +72,8 @@ CASES: tuple[tuple[Callable[..., object], tuple[int, ...], bool], ...] = (
     (total, (1, 20000), True),
     (turned, (40, 64), True),
     (permuted, (10, 103), True),
+    (down, (70, 64), True),
+    (down, (70, 65), False),
     (cut, (9, 64), False),
     (mirrored, (9, 64), False),
     (several, (301,), True),

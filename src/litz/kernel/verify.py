@@ -96,8 +96,10 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield f"stores of {k.form} come late, as those of a nest alone do"
     if k.neighbours < 1 or k.neighbours & (k.neighbours - 1):
         yield f"{k.neighbours} neighbours share a maximum, which is no power of two"
-    yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed, *k.shared))
-    if not all(map(is_draw, k.shared)):
+    yield from _known(
+        frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed, *(n for n, _ in k.shared))
+    )
+    if not all(is_draw(n) for n, _ in k.shared):
         yield "what neighbours draw together is no random number"
     if not set(k.flushed) <= set(k.narrow):
         yield "what is flushed is not in a cheaper form"

@@ -15,8 +15,8 @@ from litz.kernel.nodes import extent, is_draw, roots
 WORDS = 4  # of a call
 
 
-def shared_draws(made: BlockPlan) -> tuple[Node, ...]:
-    """The draws whose words four neighbours share, along the last axis that they vary along.
+def shared_draws(made: BlockPlan) -> tuple[tuple[Node, str], ...]:
+    """The draws whose words four neighbours share, and the axis of a block that these lie along.
 
     Blocks begin at multiples of their size, but for the ends of odd rows and rows from their ends.
     """
@@ -24,14 +24,16 @@ def shared_draws(made: BlockPlan) -> tuple[Node, ...]:
         return ()
     uneven = made.rows is not None or made.backward
     names = made.axes.of_dims
-    found: list[Node] = []
+    found: list[tuple[Node, str]] = []
     for n in walk(roots(made.plan.stores)):
         if not is_draw(n):
             continue
         along = {names[v] for v in n.args[1].vars if v in names}
         own = [a for a in made.axes.blocked if a.name in along]
-        if own and not (uneven and own[-1].name == "r") and _in_fours(n.args[1], own[-1]):
-            found.append(n)
+        fours = [a.name for a in own if _in_fours(n.args[1], a) and not (uneven and a.name == "r")]
+        # Those along another axis than a block's last are turned, of which there may be two.
+        if fours and (fours[-1] == own[-1].name or len(made.axes.blocked) == 2):
+            found.append((n, fours[-1]))
     return tuple(found)
 
 

@@ -30,25 +30,36 @@ def _words(seed, offset):
 
 
 @triton.jit
-def _one_of_four(offset):
-    """The counter of every four offsets, which run on by one from a multiple of four."""
+def _one_of_four(offset, turned: tl.constexpr):
+    """The counter of every four offsets, which run on by one from a multiple of four.
+
+    turned: along the first axis of two.
+    """
+    if turned:
+        offset = tl.trans(offset)
     even, _ = tl.split(tl.reshape(offset, [offset.numel // 4, 2, 2]))
     first, _ = tl.split(even)
     return first >> 2
 
 
 @triton.jit
-def _in_turn(a, b, c, d, offset):
+def _in_turn(a, b, c, d, offset, turned: tl.constexpr):
     """One block of four: an element of each in turn."""
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), offset.shape)
+    four = tl.join(tl.join(a, c), tl.join(b, d))
+    if turned:
+        drawn = tl.trans(tl.reshape(four, [offset.shape[1], offset.shape[0]]))
+    else:
+        drawn = tl.reshape(four, offset.shape)
+    return drawn
 
 
 @triton.jit
-def _words_by_four(seed, offset, block: tl.constexpr):
+def _words_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
     """``_words`` of offsets that run on by one in blocks of so many, from multiples of them."""
     if block % 4 == 0:
-        a, b, c, d = _four(seed, _one_of_four(offset))
-        own, partner = _in_turn(a, b, c, d, offset), _in_turn(b, a, d, c, offset)
+        a, b, c, d = _four(seed, _one_of_four(offset, turned))
+        own = _in_turn(a, b, c, d, offset, turned)
+        partner = _in_turn(b, a, d, c, offset, turned)
     else:
         own, partner = _words(seed, offset)
     return own, partner
@@ -66,8 +77,8 @@ def rand(seed, offset):
 
 
 @triton.jit
-def rand_by_four(seed, offset, block: tl.constexpr):
-    own, _ = _words_by_four(seed, offset, block)
+def rand_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
+    own, _ = _words_by_four(seed, offset, block, turned)
     return _uniform(own)
 
 
@@ -104,12 +115,12 @@ def _normal_pair(radius, angle):
 
 
 @triton.jit
-def randn_by_four(seed, offset, block: tl.constexpr):
+def randn_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
     if block % 4 == 0:
-        w0, w1, w2, w3 = _four(seed, _one_of_four(offset))
+        w0, w1, w2, w3 = _four(seed, _one_of_four(offset, turned))
         a, b = _normal_pair(w0, w1)
         c, d = _normal_pair(w2, w3)
-        drawn = _in_turn(a, b, c, d, offset)
+        drawn = _in_turn(a, b, c, d, offset, turned)
     else:
         drawn = randn(seed, offset)
     return drawn
@@ -133,6 +144,6 @@ def randint(seed, offset, lo, hi):
 
 
 @triton.jit
-def randint_by_four(seed, offset, lo, hi, block: tl.constexpr):
-    own, partner = _words_by_four(seed, offset, block)
+def randint_by_four(seed, offset, lo, hi, block: tl.constexpr, turned: tl.constexpr = False):
+    own, partner = _words_by_four(seed, offset, block, turned)
     return _whole(own, partner, lo, hi)

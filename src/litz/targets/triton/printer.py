@@ -59,7 +59,7 @@ class Printer(ABC):
         self.checks = self.asks_alignment = False
         self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
-        self.shared = frozenset(made.shared)
+        self.shared = dict(made.shared)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
         self.pairs = pairs_of(plan) if made.pairs else ({}, {})
         self.before = {b: a for a, b in self.pairs[0].items()}
@@ -279,8 +279,10 @@ class Printer(ABC):
         if node.name in CHECKS:
             return self.check(v, args)
         if node in self.shared:
-            block = next(a.block for a in reversed(self.blocked) if a.name in v.args[1].axes)
-            return f"litz.{node.name}_by_four({', '.join(args)}, {block})"
+            axis = next(a for a in self.blocked if a.name == self.shared[node])
+            last = next(a for a in reversed(self.blocked) if a.name in v.args[1].axes)
+            turned = ", True" if axis is not last else ""
+            return f"litz.{node.name}_by_four({', '.join(args)}, {axis.block}{turned})"
         to_float = node.name == "cast" and node.dtype.is_float
         if to_float or node.name in COMPARISONS:
             # A plain number has no type.  One is left of what no axis changes, or one of one step.
