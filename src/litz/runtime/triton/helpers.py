@@ -19,9 +19,7 @@ from litz.runtime.triton.mathlib import (
 )  # fmt: skip
 from litz.runtime.triton.packed import of_sums, small_float, small_word, times16, word
 from litz.runtime.triton.power import pow
-from litz.runtime.triton.random import (
-    rand, rand_by_four, randint, randint_by_four, randn, randn_by_four,
-)  # fmt: skip
+from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
 from litz.runtime.triton.table import cell, later_row, pointer, scalar
 from litz.runtime.triton.words import follow, lead, leave, look, own, peek, ticket

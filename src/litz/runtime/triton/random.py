@@ -19,17 +19,6 @@ def _four(seed, at):
 
 
 @triton.jit
-def _words(seed, offset):
-    """The Philox word of each offset, and the word that shares its pair."""
-    w0, w1, w2, w3 = _four(seed, offset >> 2)
-    odd = (offset & 1) == 1
-    upper = (offset & 2) == 2
-    even_word = tl.where(upper, w2, w0)
-    odd_word = tl.where(upper, w3, w1)
-    return tl.where(odd, odd_word, even_word), tl.where(odd, even_word, odd_word)
-
-
-@triton.jit
 def _one_of_four(offset, turned: tl.constexpr):
     """The counter of every four offsets, which run on by one from a multiple of four.
 
@@ -54,32 +43,27 @@ def _in_turn(a, b, c, d, offset, turned: tl.constexpr):
 
 
 @triton.jit
-def _words_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
-    """``_words`` of offsets that run on by one in blocks of so many, from multiples of them."""
+def _words(seed, offset, block: tl.constexpr, turned: tl.constexpr):
+    """The Philox word of each offset, and the word that shares its pair."""
     if block % 4 == 0:
         a, b, c, d = _four(seed, _one_of_four(offset, turned))
         own = _in_turn(a, b, c, d, offset, turned)
         partner = _in_turn(b, a, d, c, offset, turned)
     else:
-        own, partner = _words(seed, offset)
+        w0, w1, w2, w3 = _four(seed, offset >> 2)
+        odd = (offset & 1) == 1
+        upper = (offset & 2) == 2
+        even_word = tl.where(upper, w2, w0)
+        odd_word = tl.where(upper, w3, w1)
+        own = tl.where(odd, odd_word, even_word)
+        partner = tl.where(odd, even_word, odd_word)
     return own, partner
 
 
 @triton.jit
-def _uniform(word):
-    return (word >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
-
-
-@triton.jit
-def rand(seed, offset):
-    own, _ = _words(seed, offset)
-    return _uniform(own)
-
-
-@triton.jit
-def rand_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
-    own, _ = _words_by_four(seed, offset, block, turned)
-    return _uniform(own)
+def rand(seed, offset, block: tl.constexpr = 1, turned: tl.constexpr = False):
+    own, _ = _words(seed, offset, block, turned)
+    return (own >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
 
 
 @triton.jit
@@ -102,32 +86,29 @@ def _radius(word):
 
 
 @triton.jit
-def randn(seed, offset):
-    own, partner = _words(seed, offset)
-    odd = (offset & 1) == 1
-    return _radius(tl.where(odd, partner, own)) * _random_sin(tl.where(odd, own, partner), odd == 0)
-
-
-@triton.jit
 def _normal_pair(radius, angle):
     r, yes = _radius(radius), tl.full(angle.shape, 1, tl.int1)
     return r * _random_sin(angle, yes), r * _random_sin(angle, yes == 0)
 
 
 @triton.jit
-def randn_by_four(seed, offset, block: tl.constexpr, turned: tl.constexpr = False):
+def randn(seed, offset, block: tl.constexpr = 1, turned: tl.constexpr = False):
     if block % 4 == 0:
         w0, w1, w2, w3 = _four(seed, _one_of_four(offset, turned))
         a, b = _normal_pair(w0, w1)
         c, d = _normal_pair(w2, w3)
         drawn = _in_turn(a, b, c, d, offset, turned)
     else:
-        drawn = randn(seed, offset)
+        own, partner = _words(seed, offset, block, turned)
+        odd = (offset & 1) == 1
+        radius, angle = tl.where(odd, partner, own), tl.where(odd, own, partner)
+        drawn = _radius(radius) * _random_sin(angle, odd == 0)
     return drawn
 
 
 @triton.jit
-def _whole(own, partner, lo, hi):
+def randint(seed, offset, lo, hi, block: tl.constexpr = 1, turned: tl.constexpr = False):
+    own, partner = _words(seed, offset, block, turned)
     span = (hi - lo).to(tl.uint64)
     word = own.to(tl.uint64)
     small = (word * span) >> 32
@@ -135,15 +116,3 @@ def _whole(own, partner, lo, hi):
     limit = tl.full([], 1 << 32, tl.uint64)
     r = tl.where(span <= limit, small, wide % tl.where(span == 0, limit, span))
     return lo + r.to(tl.int64)
-
-
-@triton.jit
-def randint(seed, offset, lo, hi):
-    own, partner = _words(seed, offset)
-    return _whole(own, partner, lo, hi)
-
-
-@triton.jit
-def randint_by_four(seed, offset, lo, hi, block: tl.constexpr, turned: tl.constexpr = False):
-    own, partner = _words_by_four(seed, offset, block, turned)
-    return _whole(own, partner, lo, hi)

@@ -282,7 +282,7 @@ class Printer(ABC):
             axis = next(a for a in self.blocked if a.name == self.shared[node])
             last = next(a for a in reversed(self.blocked) if a.name in v.args[1].axes)
             turned = ", True" if axis is not last else ""
-            return f"litz.{node.name}_by_four({', '.join(args)}, {axis.block}{turned})"
+            return f"litz.{node.name}({', '.join(args)}, {axis.block}{turned})"
         to_float = node.name == "cast" and node.dtype.is_float
         if to_float or node.name in COMPARISONS:
             # A plain number has no type.  One is left of what no axis changes, or one of one step.
