@@ -149,6 +149,7 @@ def test_values_of_16_bits_have_cheaper_functions() -> None:
     assert made.narrow == (power,) and made.flushed == ()
     for change, words in (
         ({"flushed": (power,), "narrow": ()}, "not in a cheaper form"),
+        ({"shared": ((power, "x"),)}, "no random number"),
         ({"narrow": (body.op("sin", exact),)}, "named, but not computed"),
         ({"neighbours": 3}, "3 neighbours share"),
         ({"late": True}, "late, as those of a nest alone"),

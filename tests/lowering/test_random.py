@@ -84,6 +84,8 @@ UNIFORM = (0.5, 1 / math.sqrt(12))
     (lambda x: torch.normal(x * 0 + 2, 3.0), 2.0, 3.0),
     (lambda x: aten.exponential(x, 2.0), 0.5, 0.5),
     (lambda x: aten.log_normal(x, 0.0, 0.25), math.exp(0.03125), 0.257),
+    (lambda x: aten.geometric(x, 0.4), 2.5, math.sqrt(0.6) / 0.4),
+    (lambda x: aten.cauchy(x).clamp(-1, 1), 0.0, math.sqrt(2 / math.pi)),
     (lambda x: aten.bernoulli(x, 0.3), 0.3, math.sqrt(0.21)),
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -181,6 +183,22 @@ def test_eager_rng_leaves_the_draw_to_aten() -> None:
     assert seeds(program) == 0
 
 
+def test_numbers_of_eager_are_drawn_into_new_memory() -> None:
+    settings = Settings(eager_rng=True)
+    for fn in (
+        lambda x: x.clone().uniform_(-1, 2),
+        lambda x: x.clone().exponential_(2.0),
+        lambda x: x.contiguous().clone().bernoulli_(0.25),
+        lambda x: x.clone().geometric_(0.5),
+    ):
+        program = lower_fn(fn, X.t(), settings=settings)
+        assert len(program.nodes) == 2 and all(isinstance(n, Extern) for n in program.nodes)
+        torch.manual_seed(3)
+        (out,) = run_program(program, [X.t()], OPS)
+        torch.manual_seed(3)
+        assert torch.equal(out, fn(X.t())) and out.stride() == fn(X.t()).stride()
+
+
 def test_a_generator_of_ones_own_is_left_to_aten() -> None:
     # make_fx bakes such a call in as a constant, so the lowering is asked directly.
     node = SimpleNamespace(kwargs={"generator": torch.Generator().manual_seed(3)})
@@ -190,6 +208,19 @@ def test_a_generator_of_ones_own_is_left_to_aten() -> None:
     assert fn is not None
     with pytest.raises(Unsupported, match="generator"):
         fn(call, [8], **node.kwargs)
+
+
+def test_random_slopes() -> None:
+    x = torch.cat((X, torch.full((1, 200), math.nan), torch.zeros(1, 200)))
+
+    def fn(x: Tensor) -> Any:
+        return aten.rrelu_with_noise_functional(x, torch.empty_like(x), 0.2, 0.6, True)
+
+    out, noise = run(fn, x)
+    slopes = noise[x <= 0]
+    assert bool(((slopes >= 0.2) & (slopes < 0.6)).all()) and abs(slopes.mean() - 0.4) < 0.01
+    assert bool((noise[~(x <= 0)] == 1).all())
+    assert torch.equal(out[:-2], (x * noise)[:-2]) and bool(out[-2].isnan().all())
 
 
 # --- dropout --------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 LAST = torch.channels_last
+SEED = "aten.randint.low"
 
 
 @dataclass(frozen=True)
@@ -736,3 +737,30 @@ def test_a_norm_and_its_loss_store_nothing_but_the_gradient() -> None:
         temps = [b for b in made.stages.program.buffers.values() if b.kind == "temp"]
         assert sum([str(n) for n in b.shape] == ["1024", "256"] for b in temps) == large
     assert [len(k.plan.params) for k in forward.stages.kernels] == [4, 2]
+
+
+ALONE: tuple[tuple[Callable[..., Any], Spec, list[str]], ...] = (
+    (torch.rand_like, data(8, 8), ["aten.rand_like.default"]),
+    (lambda x: torch.rand_like(x) * 2, data(8, 8), [SEED]),
+    (lambda x: (torch.rand_like(x), torch.rand_like(x)), data(8, 8), [SEED]),
+    (lambda x: x.clone().cauchy_(), data(8, 8), ["empty_strided", "aten.cauchy_.default"]),
+    (lambda x: F.fractional_max_pool2d(x, 3, 4), data(2, 3, 16, 16),
+     ["aten.rand.default", "aten.fractional_max_pool2d.default"]),
+    (lambda x: F.dropout(x, 0.3), floats(64, 64), ["aten.native_dropout.default"]),
+    (lambda x: F.dropout(x, 0.3), floats(2048, 1024), [SEED]),
+    (torch.rand_like, data(512, 1024), [SEED]),
+    (lambda x: F.dropout(x.exp(), 0.3), floats(64, 64), [SEED]),
+    (lambda x: F.rrelu(x, training=True), floats(64, 64),
+     ["empty_strided", "aten.rrelu_with_noise.default"]),
+    (lambda x: F.rrelu(x, training=True), floats(512, 1024), [SEED]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", some(ALONE, 5))
+def test_numbers_that_nothing_is_fused_with_are_drawn_in_one_launch(
+    case: tuple[Callable[..., Any], Spec, list[str]],
+) -> None:
+    fn, spec, calls = case
+    forward, *_ = trace(fn, spec)
+    assert [x.target_name for x in forward.stages.externs()] == calls
+    assert (SEED in calls) == bool(forward.stages.kernels)

@@ -87,10 +87,14 @@ def _started(n: Node, starts: dict[int, Expr]) -> Node:
 
 
 def drawn_at(at: Node) -> tuple[Expr, int]:
-    """The position of a draw in the stream, and the constant in it, where its operator begins."""
+    """The position of a draw in the stream, and where its operator begins: the constant in it.
+
+    What a view adds to that is left out but for multiples of four, so that it is one itself.
+    """
     assert isinstance(at, Index | Const)
     e = at.expr if isinstance(at, Index) else const(int(at.value))
-    return e, int(e) if isinstance(e, IndexConst) else e.const if isinstance(e, Sum) else 0
+    start = int(e) if isinstance(e, IndexConst) else e.const if isinstance(e, Sum) else 0
+    return e, start - start % 4
 
 
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:

@@ -10,7 +10,7 @@ from litz.index import Expr, Var, as_expr, ge, gt, le, lt
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
 from litz.ir.dtype import I64
-from litz.ir.ops import CHECKS
+from litz.ir.ops import CHECKS, RANDOM
 
 
 def extent(v: Expr) -> Expr:
@@ -135,6 +135,11 @@ def checks(value: Node) -> bool:
 
 def is_check(n: Node) -> bool:
     return isinstance(n, Op) and n.name in CHECKS
+
+
+def is_draw(n: Node) -> bool:
+    """Whether ``n`` is a random number, of a seed that is the same at every point."""
+    return isinstance(n, Op) and n.name in RANDOM and not n.args[0].vars
 
 
 def is_guarded_kind(n: Node) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import field
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Masked, Node, Op, Reduce, Scan, walk
-from litz.kernel.nodes import is_guarded_kind
+from litz.kernel.nodes import is_draw, is_guarded_kind
 
 
 @dataclass(eq=False, slots=True)
@@ -94,7 +94,8 @@ class Values:
         if node not in self.touching:
             for n in walk((node,)):
                 if n not in self.touching:
-                    self.touching[n] = is_guarded_kind(n) or any(self.touching[a] for a in n.args)
+                    args = n.args[is_draw(n) :]  # the seed is there, whatever holds
+                    self.touching[n] = is_guarded_kind(n) or any(self.touching[a] for a in args)
         return self.touching[node]
 
     def _make(self, node: Node, args: tuple[Value, ...], conds: Conds) -> Value:

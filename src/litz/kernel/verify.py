@@ -16,7 +16,7 @@ from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.nests import around, point
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
-from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
+from litz.kernel.nodes import below, int_value, is_draw, loaded, loops_of, roots
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Values
@@ -96,7 +96,11 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield f"stores of {k.form} come late, as those of a nest alone do"
     if k.neighbours < 1 or k.neighbours & (k.neighbours - 1):
         yield f"{k.neighbours} neighbours share a maximum, which is no power of two"
-    yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed))
+    yield from _known(
+        frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed, *(n for n, _ in k.shared))
+    )
+    if not all(is_draw(n) for n, _ in k.shared):
+        yield "what neighbours draw together is no random number"
     if not set(k.flushed) <= set(k.narrow):
         yield "what is flushed is not in a cheaper form"
 

@@ -10,13 +10,13 @@ from litz.index import Expr, floordiv
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType, wrap
-from litz.lowering.context import Unsupported
 from litz.lowering.formulas import (
     Number,
     elementwise,
     formula,
     formulas,
     k,
+    leaky,
     logistic,
     num,
     refused,
@@ -127,10 +127,6 @@ def _hard_gate(x: Node) -> Node:
     return op("minimum", op("maximum", x + 3, k(x, 0)), k(x, 6))
 
 
-def _leaky(x: Node, y: Node, slope: Number) -> Node:
-    return where(x > 0, y, y * num(x, slope))
-
-
 def _between(x: Node, low: Number, high: Number) -> Node:
     return (x > num(x, low)) & (x < num(x, high))
 
@@ -144,7 +140,7 @@ def _rrelu_backward(
     g: Node, x: Node, noise: Node, *, lower: float, upper: float, training: bool
 ) -> Node:
     learns = training and upper - lower > 1e-6
-    return g * noise if learns else _leaky(x, g, (lower + upper) / 2)
+    return g * noise if learns else leaky(x, g, (lower + upper) / 2)
 
 
 formulas(
@@ -160,7 +156,7 @@ formulas(
         aten.hardtanh_backward.default: lambda g, x, *, min_val, max_val: where(
             _between(x, min_val, max_val), g, 0
         ),
-        aten.leaky_relu_backward.default: lambda g, x, *, negative_slope: _leaky(
+        aten.leaky_relu_backward.default: lambda g, x, *, negative_slope: leaky(
             x, g, negative_slope
         ),
         aten.rrelu_with_noise_backward.default: _rrelu_backward,
@@ -175,19 +171,8 @@ formulas(
 )
 _no_integers = refused("an activation of integers")
 formula(aten.leaky_relu.default, others=_no_integers)(
-    lambda x, *, negative_slope: _leaky(x, x, negative_slope)
+    lambda x, *, negative_slope: leaky(x, x, negative_slope)
 )
-
-
-@lower(aten.rrelu_with_noise_functional.default)
-def rrelu(
-    ctx: Call, x: TensorValue, noise: TensorValue, *, lower: float, upper: float, training: bool
-) -> tuple[TensorValue, TensorValue]:
-    if training:
-        raise Unsupported("random slopes")
-    if not x.dtype.is_float:
-        _no_integers(ctx, x)
-    return elementwise(ctx, lambda a: _leaky(a, a, (lower + upper) / 2), x), noise
 
 
 @lower(aten._prelu_kernel_backward.default)

@@ -14,14 +14,29 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
 from litz.ir.dtype import wrap as wrap_scalar
-from litz.ir.program import HostFloat
+from litz.ir.program import Buffer, HostFloat
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.registry import Call, lower, lower_rows
+from litz.lowering.registry import Call, Result, lower, lower_rows
 from litz.lowering.strides import dense as dense_result
+from litz.lowering.torch_types import to_torch
 from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 prims = torch.ops.prims
+
+
+MEMORY: Final = "memory for a call to write"
+
+
+def unfilled(b: Builder, r: Result) -> Buffer:
+    """New memory without a value."""
+    buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, "fresh")
+    options = (("dtype", to_torch(r.dtype)), ("device", torch.device(r.device)))
+    b.extern(
+        torch.empty_strided, (r.shape, r.strides), (buf.name,), buf.device, MEMORY, kwargs=options,
+        target_name="empty_strided",
+    )  # fmt: skip
+    return buf
 
 
 def literal(value: Scalar | Expr, dtype: DType) -> Node:

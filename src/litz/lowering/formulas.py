@@ -195,6 +195,11 @@ def mostly(cond: Node, usual: Node, rare: Node) -> Node:
     return op("mostly", cond, usual, rare)
 
 
+def leaky(x: Node, y: Node, slope: Number) -> Node:
+    """``y``, where ``x`` is not positive times a slope."""
+    return where(x > 0, y, y * num(x, slope))
+
+
 def truth(a: Node) -> Node:
     return a if a.dtype is d.BOOL else op("ne", a, k(a, 0))
 

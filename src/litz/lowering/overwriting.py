@@ -19,19 +19,17 @@ from litz.dataclass import dataclass
 from litz.graph.calls import leaves
 from litz.ir.program import TensorRef
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.creation import EMPTY
+from litz.lowering.creation import EMPTY, MEMORY, unfilled
 from litz.lowering.layouts import stored_as
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_layout, with_idle_strides
-from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, Opaque, TensorValue
 from litz.runtime.strided import copy_as_it_is
 
 aten = torch.ops.aten
-MEMORY: Final = "memory for a call to write"
 # Their results are memory of their own, whatever the type.
 OWN: Final = frozenset({
     *EMPTY, aten.clone.default, aten.zeros.default, aten.zeros_like.default, aten.ones.default,
@@ -102,15 +100,8 @@ class Arguments:
 
     def empty(self, r: Result) -> TensorRef:
         """New memory without a value."""
-        buf = self.low.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "fresh")
         require(self.low, *r.shape, *r.strides)
-        options = (("dtype", to_torch(r.dtype)), ("device", torch.device(r.device)))
-        target = torch.empty_strided
-        self.low.b.extern(
-            target, (r.shape, r.strides), (buf.name,), buf.device, MEMORY, kwargs=options,
-            target_name="empty_strided",
-        )  # fmt: skip
-        return buf.whole
+        return unfilled(self.low.b, r).whole
 
     def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
         """A copy of a tensor whose type or layout only ATen handles."""

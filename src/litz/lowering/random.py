@@ -2,23 +2,33 @@
 
 The seed is drawn from PyTorch's generator once per run of the program.  Each call of a random
 operator owns a range of positions that no other call of the program reaches.
+
+On a GPU the seed is a launch of its own.  Where one operator draws all numbers of a program, and
+nothing can be fused with it, ATen draws and writes them in one launch.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from typing import Final
 
 import torch
+from torch._ops import OpOverload
+from torch.fx import Node as FxNode
 
 from litz.graph.calls import is_random
-from litz.index import Expr, as_expr, const, contiguous_strides, linear
+from litz.index import Expr, as_expr, const, linear, product, size_hint
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.lowering.context import Builder, Unsupported
+from litz.lowering.creation import unfilled
+from litz.lowering.formulas import elementwise, leaky, where
 from litz.lowering.pooling import stored
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, find, lower
+from litz.lowering.strides import result_strides
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
@@ -31,11 +41,52 @@ DIGITS = {d.BF16: 8, d.F16: 11}
 TINY = {d.F32: 2.0**-25, d.F64: 2.0**-49}
 
 
-def _may_draw(ctx: Call) -> None:
+EAGER: Final = "eager's random stream was asked for"
+ALONE: Final = "draws all random numbers, and nothing is fused with it: ATen does in one launch"
+# Elements up to which a second launch takes longer than ATen's kernels are slower: those that draw,
+# and that of dropout, which writes a mask besides.
+FEW, FEW_DROPPED = 1 << 16, 1 << 20
+
+
+def _may_draw(ctx: Call, alone: int = FEW) -> None:
+    """alone: elements up to which the call may be left to ATen; 0 if it reads what is computed."""
     if ctx.b.settings.eager_rng:
-        raise Unsupported("eager's random stream was asked for")
+        raise Unsupported(EAGER)
     if ctx.node.kwargs.get("generator") is not None:
         raise Unsupported("a random generator of the user's own")
+    if _is_alone(ctx, alone):
+        raise Unsupported(ALONE)
+
+
+def _is_alone(ctx: Call, most: int = FEW) -> bool:
+    """Whether a call is the graph's one that draws, and few numbers, which only calls take."""
+    n = ctx.node
+    if not ctx.result.device.startswith("cuda") or size_hint(product(ctx.shape)) > most:
+        return False
+    others = any(is_random(m.target) and m is not n for m in n.graph.nodes)
+    users = [w for u in n.users for w in (u.users if u.target is operator.getitem else (u,))]
+    return not others and all(u.op == "output" or _is_called(u) for u in users)
+
+
+def _is_called(n: object) -> bool:
+    """Whether a node is no kernel of Litz: what is given, or what ATen is called for."""
+    assert isinstance(n, FxNode)
+    return n.op != "call_function" or (isinstance(n.target, OpOverload) and find(n.target) is None)
+
+
+def _filled(ctx: Call, fill: OpOverload, *args: float) -> TensorValue | None:
+    """The result as memory that an operator of ATen fills, where ATen is to draw.
+
+    What functional operators draw for is an argument's memory, which they copy first.
+    """
+    eager = ctx.b.settings.eager_rng
+    own = ctx.node.kwargs.get("generator") is not None
+    if own or not (eager or _is_alone(ctx)):
+        return None
+    out = ctx.b.of_buffer(unfilled(ctx.b, ctx.result))
+    why, written = EAGER if eager else ALONE, (out.memory.buffer,)
+    ctx.b.extern(fill, (out.memory, *args), (None,), ctx.result.device, why, mutates=written)
+    return out
 
 
 def program_seed(b: Builder, device: str) -> Node:
@@ -58,10 +109,13 @@ def _stream(ctx: Call) -> int:
 
 
 def _draw(ctx: Call, name: str, *limits: Node, second: bool = False) -> Node:
-    """One random number per element of the result, by a random op of the table."""
+    """One random number per element of the result, by a random op of the table.
+
+    Positions run as the result lies in memory, so that neighbours there have neighbours' numbers.
+    """
     own = axes(ctx.shape)
     base = (_stream(ctx) << STREAM_BITS) + ((1 << (STREAM_BITS - 1)) if second else 0)
-    position = linear(own, contiguous_strides(ctx.shape), const(base))
+    position = linear(own, result_strides(ctx.result), const(base))
     return op(name, program_seed(ctx.b, ctx.result.device), body.index(position), *limits)
 
 
@@ -90,9 +144,9 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
     return radius * op("cos", 2 * math.pi * v)
 
 
-def _drawn_type(ctx: Call) -> DType:
-    """The type of the floats that a call draws, where it may."""
-    _may_draw(ctx)
+def _drawn_type(ctx: Call, alone: int = FEW) -> DType:
+    """The type of the floats that a call draws, where it may: see ``_may_draw``."""
+    _may_draw(ctx, alone)
     if not ctx.dtype.is_float:
         raise Unsupported(f"random numbers of type {ctx.dtype}")
     return ctx.dtype
@@ -119,17 +173,21 @@ def randn(ctx: Call) -> TensorValue:
 
 @lower(aten.uniform.default)
 def uniform(ctx: Call, x: TensorValue, low: float, high: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.uniform_.default, low, high)) is not None:
+        return filled
     return ctx.value(_affine(uniform_node(ctx, _drawn_type(ctx)), high - low, low))
 
 
 @lower(aten.normal_functional.default, aten.normal.float_float)
 def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.normal_.default, mean, std)) is not None:
+        return filled
     return ctx.value(_affine(normal_node(ctx, _drawn_type(ctx)), std, mean))
 
 
 @lower(aten.normal.Tensor_float)
 def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
-    if std < 0 or mean.dtype is not _drawn_type(ctx):
+    if std < 0 or mean.dtype is not _drawn_type(ctx, alone=0):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
     return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))
@@ -137,16 +195,39 @@ def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
 
 @lower(aten.log_normal.default)
 def log_normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.log_normal_.default, mean, std)) is not None:
+        return filled
     return ctx.value(op("exp", _affine(normal_node(ctx, _drawn_type(ctx)), std, mean)))
 
 
 @lower(aten.exponential.default)
 def exponential(ctx: Call, *, lambd: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.exponential_.default, lambd)) is not None:
+        return filled
     acc = _drawn_type(ctx).opmath
     u = uniform_node(ctx, acc)
     above = -op("log1p", -u)
     above = op("maximum", above, body.const(acc, TINY[acc]))
     return ctx.value(above / lambd)
+
+
+@lower(aten.cauchy.default)
+def cauchy(ctx: Call, *, median: float, sigma: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.cauchy_.default, median, sigma)) is not None:
+        return filled
+    u = uniform_node(ctx, _drawn_type(ctx).opmath)
+    return ctx.value(_affine(op("tan", math.pi * (u - 0.5)), sigma, median))
+
+
+@lower(aten.geometric.default)
+def geometric(ctx: Call, *, p: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.geometric_.default, p)) is not None:
+        return filled
+    acc = _drawn_type(ctx).opmath
+    if not 0 < p < 1:
+        raise Unsupported("a probability outside of (0, 1)")
+    steps = op("ceil", op("log1p", -uniform_node(ctx, acc)) / math.log1p(-p))
+    return ctx.value(op("maximum", steps, body.const(acc, 1)))
 
 
 # --- bernoulli and dropout -----------------------------------------------------------------------
@@ -159,6 +240,8 @@ def _kept(ctx: Call, p: float) -> Node:
 
 @lower(aten.bernoulli.p)
 def bernoulli(ctx: Call, *, p: float) -> TensorValue:
+    if (filled := _filled(ctx, aten.bernoulli_.float, p)) is not None:
+        return filled
     _may_draw(ctx)
     if not 0 <= p <= 1:
         raise Unsupported("a probability outside of [0, 1]")
@@ -171,7 +254,7 @@ def native_dropout(
 ) -> tuple[TensorValue | None, ...]:
     if train is False:
         return x.with_node(x.node), ctx.b.full(ctx.shape, True, d.BOOL, x.device)
-    _may_draw(ctx)
+    _may_draw(ctx, FEW_DROPPED if _is_called(ctx.node.args[0]) else 0)
     if not 0 <= p <= 1:
         raise Unsupported("a probability outside of [0, 1]")
     # The backward pass needs the same choice: it is stored, and dropped again if nobody reads it.
@@ -196,6 +279,29 @@ def native_dropout_backward(
     if not grad.dtype.is_float:  # the metadata keeps the type that eager promotes
         raise Unsupported("gradients of integers")
     return _dropped(ctx, grad, mask, scale)
+
+
+@lower(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    ctx: Call, x: TensorValue, noise: TensorValue, *, lower: float, upper: float, training: bool
+) -> tuple[TensorValue | None, ...]:
+    if not x.dtype.is_float:
+        raise Unsupported("an activation of integers")
+    if not training:
+        return elementwise(ctx, lambda a: leaky(a, a, (lower + upper) / 2), x), noise
+    if x.ref is not None and _is_called(ctx.node.args[0]) and _is_alone(ctx):
+        r, kept = ctx.result, ctx.b.of_buffer(unfilled(ctx.b, ctx.nth_result(1)))
+        out = ctx.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "extern")
+        args = x.memory, kept.memory, lower, upper, True
+        ctx.b.extern(
+            aten.rrelu_with_noise.default, args, (out.name,), r.device, ALONE,
+            mutates=(kept.memory.buffer,),
+        )  # fmt: skip
+        return ctx.b.of_buffer(out), kept
+    slope = _affine(uniform_node(ctx, _drawn_type(ctx, alone=0)), upper - lower, lower)
+    own = x.with_node(body.cast(slope, x.dtype))
+    kept = elementwise(ctx, lambda a, s: where(a <= 0, s, 1), x, own)
+    return elementwise(ctx, lambda a, s: a * s, x, kept), kept
 
 
 # --- integers ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from litz.ir.reductions import by_update
 from litz.ir.scans import sorts_of
 from litz.kernel.blocks import attention, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
+from litz.kernel.blocks.draws import shared_draws
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.places import pairs_of
@@ -81,7 +82,7 @@ def in_blocks(plan: KernelPlan, style: Style, held: bool | None = None) -> Block
     """One plan as one kernel.  held: whether a block holds all of a row (None: by its size)."""
     made = _in_form(plan, style, held)
     stores = made.plan.stores
-    return replace(made, narrow=narrow(stores), flushed=flushed(stores))
+    return replace(made, narrow=narrow(stores), flushed=flushed(stores), shared=shared_draws(made))
 
 
 def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:

@@ -145,6 +145,8 @@ class BlockPlan:
     block along the sum; it multiplies what a block adds up to instead.
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
     exponentials of which nobody can tell what is subnormal from zero.
+    shared: random draws whose words four neighbours share, and the axis along which they are such
+    (see ``litz.kernel.blocks.draws``).
     """
 
     plan: KernelPlan
@@ -172,6 +174,7 @@ class BlockPlan:
     downward: bool = False
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
+    shared: tuple[tuple[Node, str], ...] = ()
 
     @property
     def persistent(self) -> bool:

@@ -59,6 +59,7 @@ class Printer(ABC):
         self.checks = self.asks_alignment = False
         self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
+        self.shared = dict(made.shared)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
         self.pairs = pairs_of(plan) if made.pairs else ({}, {})
         self.before = {b: a for a, b in self.pairs[0].items()}
@@ -322,6 +323,11 @@ class Printer(ABC):
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
+        if node in self.shared:
+            axis = next(a for a in self.blocked if a.name == self.shared[node])
+            last = next(a for a in reversed(self.blocked) if a.name in v.args[1].axes)
+            turned = ", True" if axis is not last else ""
+            return f"litz.{node.name}({', '.join(args)}, {axis.block}{turned})"
         to_float = node.name == "cast" and node.dtype.is_float
         if to_float or node.name in COMPARISONS:
             # A plain number has no type.  One is left of what no axis changes, or one of one step.
