@@ -592,6 +592,25 @@ def atomic_best(at, value, mask, largest: tl.constexpr):
         tl.atomic_max(at_unsigned, nan.to(unsigned, bitcast=True), lost, sem="relaxed")
 
 
+@triton.jit
+def atomic_mul(at, value, mask, spare):
+    """Multiply what lies at pointers, which no instruction does: tries, until nothing came between.
+
+    spare: a pointer to what is there, for places that the mask leaves out.
+    """
+    kind: tl.constexpr = at.dtype.element_ty
+    bits: tl.constexpr = tl.int32 if kind.primitive_bitwidth == 32 else tl.int64
+    left = (tl.zeros(at.shape, tl.int32) == 0) & mask
+    words = tl.where(left, at, spare).to(tl.pointer_type(bits), bitcast=True)
+    old = tl.load(words)
+    while tl.max(left.to(tl.int32)) > 0:
+        product = old.to(kind, bitcast=True) * value.to(kind)
+        new = tl.where(left, product.to(bits, bitcast=True), old)
+        found = tl.atomic_cas(words, old, new, sem="relaxed")
+        left = left & (found != old)
+        old = found
+
+
 # --- functions of several steps -----------------------------------------------------------------
 
 
