@@ -22,7 +22,8 @@ from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.formulas import k, truth
+from litz.lowering.formulas import k, num, truth
+from litz.lowering.reasons import MATRIX_PRODUCT
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
@@ -357,6 +358,41 @@ def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
         return (body.cast(sum_of(op("mul", *n), over), ctx.dtype),)
 
     return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
+
+
+@lower(aten.mv.default)
+def mv(ctx: Call, matrix: TensorValue, vector: TensorValue) -> TensorValue:
+    return addmv(ctx, ctx.full(0), matrix, vector, beta=0, alpha=1)
+
+
+@lower(aten.addmv.default)
+def addmv(
+    ctx: Call,
+    start: TensorValue,
+    matrix: TensorValue,
+    vector: TensorValue,
+    *,
+    beta: Any,
+    alpha: Any,
+) -> TensorValue:
+    """``beta * start + alpha * (matrix @ vector)``, which is rounded once.
+
+    On GPUs, where the time is that of reading the matrix, and of a launch that neighbours share.
+    """
+    if not (ctx.b.settings.on_gpu(ctx.result.device) and ctx.dtype.is_float):
+        raise Unsupported(MATRIX_PRODUCT)
+    start = values.expand(start, ctx.shape)
+
+    def fn(n: Nodes, over: Exprs, own: Exprs) -> Nodes:
+        total = sum_of(op("mul", *n), over)
+        total = total if alpha == 1 else total * num(total, alpha)
+        if beta != 0:  # else not even a nan of what it starts from counts
+            first = body.cast(start.at(own), total.dtype)
+            total = total + (first if beta == 1 else first * num(total, beta))
+        return (body.cast(total, ctx.dtype),)
+
+    row = values.expand(values.insert_dim(vector, 0), matrix.shape)
+    return reduce_many(ctx.b, [wide(ctx.b, matrix), wide(ctx.b, row)], [1], fn)[0]
 
 
 # --- moments -------------------------------------------------------------------------------------
