@@ -367,6 +367,9 @@ def test_searchsorted() -> None:
     sequence = torch.randn(4, 9).sort(-1).values
     check(lambda s, x: torch.searchsorted(s, x), sequence, torch.randn(4, 3))
     check(lambda s, x: torch.searchsorted(s, x, side="right"), sequence[0], torch.randn(2, 3))
+    loose = torch.randn(4, 9)
+    args = loose, torch.randn(4, 3), loose.argsort(-1)
+    check(lambda s, x, order: torch.searchsorted(s, x, sorter=order), *args)
 
 
 # --- dynamic sizes --------------------------------------------------------------------------------
