@@ -84,3 +84,37 @@ def test_neighbours(
     ]
     text = "".join(sources)
     assert (text.count("load_pair"), text.count("store_pair")) == (loads, stores)
+
+
+def stack_of(*xs: Tensor) -> Tensor:
+    return torch.stack([x.t() * (1 + k) for k, x in enumerate(xs)], -1)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 2, 1).contiguous()
+
+
+SQUARE = torch.randn(20, 35)
+TILES: tuple[tuple[Callable[..., object], tuple[Tensor, ...]], ...] = (
+    (stack_of, (SQUARE, SQUARE + 1)),
+    (stack_of, (SQUARE, SQUARE + 1, SQUARE + 2)),
+    (channels_last, (torch.randn(2, 3, 20, 35),)),
+    (lambda x: channels_last(x).relu(), (torch.randint(-9, 9, (1, 4, 33, 17)),)),
+)
+
+
+@pytest.mark.parametrize("case", TILES, ids=lambda c: f"{len(c[1])}-{c[0].__name__}")
+def test_tiles_are_stored_in_rows(
+    case: tuple[Callable[..., object], tuple[Tensor, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: results side by side are one, short loops fill the gaps of what is stored."""
+    monkeypatch.setattr("litz.kernel.build.in_blocks", lambda device: True)
+    fn, args = case
+    check(fn, *args, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(fn, *args, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    (store,) = kernel.plan.stores
+    assert kernel.plan.tile is not None
+    assert (
+        kernel.source.count("tl.store") == 1 and f"store({store.buffer} + (xindex" in kernel.source
+    )
