@@ -99,7 +99,10 @@ REDUCTIONS = {
     "any_all": (lambda x: ((x > 1).any(1), (x > -3).all(1)), (rand(20, 70),)),
     "prod": (lambda x: x.prod(1), (rand(20, 70),)),
     "mv": (
-        lambda a, x, y: (a @ x, x.addmv(a.t(), y), (y / 0).addmv(a, x, beta=0, alpha=2)),
+        lambda a, x, y: (
+            *(a @ x, y.addmv(a, x, beta=0.5), (y / 0).addmv(a, x, beta=0, alpha=2)),
+            *(F.linear(x.exp()[None], a, y), a @ x[:, None]),
+        ),
         (rand(20, 70), rand(70), rand(20)),
     ),
     "int_sum": (lambda x: (x.sum(1), x.amax(0)), (torch.arange(600).reshape(20, 30),)),
