@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir import body
-from litz.ir.program import Loops, Program
+from litz.ir.program import Extern, Loops, Program
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower
 from tests.lowering.evaluate import (
     check,
     check_training,
@@ -18,6 +20,7 @@ from tests.lowering.evaluate import (
     lower_fn,
     nests,
     run_program,
+    trace,
 )
 
 Fn = Callable[..., Any]
@@ -298,6 +301,15 @@ def test_scatter(fn: Fn, dtype: torch.dtype) -> None:
 def test_scatter_reduce(reduce: str, include: bool, dtype: torch.dtype) -> None:
     x, s = (torch.randn(5, 6) * 4).to(dtype), (torch.randn(2, 6) * 4).to(dtype)
     check(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include), x, S, s, ulps=4)
+
+
+@pytest.mark.parametrize("places", [2, 64])
+def test_products_of_many_numbers_at_a_place(places: int) -> None:
+    """On GPUs those are ATen's."""
+    x, i, s = torch.ones(places), torch.arange(64) % 2, torch.rand(64)
+    gm = trace(lambda x, i, s: x.scatter_reduce(0, i, s, "prod"), x, i, s)
+    found = lower(gm, Settings(blocks=("cpu",)), lambda name, gm: Program((), {}, (), ()))
+    assert [type(n) is Extern for n in found.program.nodes][:1] == [places == 2]
 
 
 def test_scatter_edges() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -99,7 +100,7 @@ TILES: tuple[tuple[Callable[..., object], tuple[Tensor, ...]], ...] = (
     (stack_of, (SQUARE, SQUARE + 1)),
     (stack_of, (SQUARE, SQUARE + 1, SQUARE + 2)),
     (channels_last, (torch.randn(2, 3, 20, 35),)),
-    (lambda x: channels_last(x).relu(), (torch.randint(-9, 9, (1, 4, 33, 17)),)),
+    (lambda x: channels_last(x).float() / 9, (torch.arange(2244).reshape(1, 4, 33, 17).byte(),)),
 )
 
 
@@ -118,3 +119,15 @@ def test_tiles_are_stored_in_rows(
     assert (
         kernel.source.count("tl.store") == 1 and f"store({store.buffer} + (xindex" in kernel.source
     )
+
+
+@pytest.mark.parametrize(("count", "stores"), [(2, ["store_pair"]), (3, ["store"]), (4, ["store"])])
+def test_more_than_a_pair(count: int, stores: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One store goes through three results and more, of which each point makes one."""
+    monkeypatch.setattr("litz.kernel.build.in_blocks", lambda device: True)
+    xs = [torch.randn(9, 20) + n for n in range(count)]
+    fn = lambda *xs: torch.stack([x + k for k, x in enumerate(xs)], -1)  # noqa: E731
+    check(fn, *xs, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(fn, *xs, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    assert re.findall(r"\b(store\w*)\(", kernel.source) == stores

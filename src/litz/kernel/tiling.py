@@ -221,7 +221,7 @@ def choose_tile(
     best: Expr | None = None
     best_score = 0.0
     for v in axes:
-        if v is lane or extent_of(v) < FULL_VECTOR // 2:
+        if v is lane or not _is_long(v):
             continue
         score = sum(
             _touched(a, loops)
@@ -239,15 +239,23 @@ def filled(t: Tiling, accesses: Sequence[Access]) -> Tiling:
     Blocks over both store without gaps.  What they load comes in a few streams, or else the lane of
     the loads becomes the tile.
     """
-    if t.tile is not None or t.lane not in t.parallel:
+    if t.lane not in t.parallel:
         return t
     for v, short in _filling(t.parallel, [a for a in accesses if a.is_store]):
-        rest = [x for x in t.parallel if x is not short and x is not v and x is not t.lane]
-        if v is t.lane:
+        if t.tile is not None and v not in (t.lane, t.tile):
+            continue
+        across = t.tile if v is t.lane else t.lane
+        rest = tuple(x for x in t.parallel if x not in (short, v, across))
+        if across is None:
             return Tiling(short, None, (*rest, v, short))
-        if short is not t.lane and extent_of(v) >= FULL_VECTOR // 2:
-            return Tiling(short, t.lane, (*rest, t.lane, v, short))
+        if short is not across and _is_long(v):
+            return Tiling(short, across, (*rest, across, v, short))
     return t
+
+
+def _is_long(v: Expr) -> bool:
+    """Whether a loop fills enough of a vector to be a side of a tile."""
+    return extent_of(v) >= FULL_VECTOR // 2
 
 
 def _filling(loops: Sequence[Expr], accesses: Sequence[Access]) -> Iterator[tuple[Expr, Expr]]:
