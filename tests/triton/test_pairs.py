@@ -12,6 +12,11 @@ from judge import check
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
+from litz.index import const, var  # noqa: E402
+from litz.ir.body import Store, load  # noqa: E402
+from litz.ir.dtype import F32  # noqa: E402
+from litz.kernel.tiling import Tiling  # noqa: E402
+from litz.kernel.weave import woven  # noqa: E402
 
 TRITON = {"target": "triton"}
 Tensor = torch.Tensor
@@ -131,3 +136,13 @@ def test_more_than_a_pair(count: int, stores: list[str], monkeypatch: pytest.Mon
     (graph,) = litz.explain(fn, *xs, options=TRITON).graphs
     (kernel,) = graph.stages.kernels
     assert re.findall(r"\b(store\w*)\(", kernel.source) == stores
+
+
+@pytest.mark.parametrize("read", ["a", "b"])
+def test_what_a_neighbour_reads_is_not_written_by_another(read: str) -> None:
+    x = var("x0", const(64))
+    places = [x * 3 + k for k in range(3)]
+    turned = [load(F32, read, places[k - 1]) for k in range(3)]
+    stores = tuple(Store("b", at, n) for at, n in zip(places, turned, strict=True))
+    _, found = woven(Tiling(x, None, (x,)), stores)
+    assert len(found) == (1 if read == "a" else 3)

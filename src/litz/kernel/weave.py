@@ -13,6 +13,7 @@ from litz.index import coefficient, const, var
 from litz.ir import body
 from litz.ir.body import Node, Store, op
 from litz.ir.dtype import I64
+from litz.kernel.nodes import loaded, roots
 from litz.kernel.tiling import FULL_VECTOR, NEAR, Tiling, extent_of, runs
 
 COST = 32  # of results of which each point computes all and stores one
@@ -28,6 +29,8 @@ def woven(t: Tiling, stores: Sequence[Store]) -> tuple[Tiling, tuple[Store, ...]
     if t.lane is None or not plain or not size == len(stores) <= NEAR:
         return same
     start = run[0][1]
+    if run[0][0] in loaded(roots(stores)):
+        return same  # a point may read what another writes then
     pairs = ((t.lane, t.tile), *(((t.tile, t.lane),) if t.tile is not None else ()))
     found = [(v, across) for v, across in pairs if coefficient(start, v) == const(size)]
     values = {s.index: s.value for s in stores}
