@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir import body
-from litz.ir.program import Loops, Program
+from litz.ir.program import Extern, Loops, Program
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower
 from tests.lowering.evaluate import (
     check,
     check_training,
@@ -18,6 +20,7 @@ from tests.lowering.evaluate import (
     lower_fn,
     nests,
     run_program,
+    trace,
 )
 
 Fn = Callable[..., Any]
@@ -300,6 +303,15 @@ def test_scatter_reduce(reduce: str, include: bool, dtype: torch.dtype) -> None:
     check(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include), x, S, s, ulps=4)
 
 
+@pytest.mark.parametrize("places", [2, 64])
+def test_products_of_many_numbers_at_a_place(places: int) -> None:
+    """On GPUs those are ATen's."""
+    x, i, s = torch.ones(places), torch.arange(64) % 2, torch.rand(64)
+    gm = trace(lambda x, i, s: x.scatter_reduce(0, i, s, "prod"), x, i, s)
+    found = lower(gm, Settings(blocks=("cpu",)), lambda name, gm: Program((), {}, (), ()))
+    assert [type(n) is Extern for n in found.program.nodes][:1] == [places == 2]
+
+
 def test_scatter_edges() -> None:
     check(lambda x, i, s: x.scatter(0, i, s), torch.randn(()), torch.tensor(0), torch.randn(()))
     check(lambda x, i, s: x.scatter_add(0, i[:0], s), torch.randn(5, 6), S, torch.randn(2, 6))
@@ -367,6 +379,9 @@ def test_searchsorted() -> None:
     sequence = torch.randn(4, 9).sort(-1).values
     check(lambda s, x: torch.searchsorted(s, x), sequence, torch.randn(4, 3))
     check(lambda s, x: torch.searchsorted(s, x, side="right"), sequence[0], torch.randn(2, 3))
+    loose = torch.randn(4, 9)
+    args = loose, torch.randn(4, 3), loose.argsort(-1)
+    check(lambda s, x, order: torch.searchsorted(s, x, sorter=order), *args)
 
 
 # --- dynamic sizes --------------------------------------------------------------------------------

@@ -68,6 +68,18 @@ def kernels(fn, *args: torch.Tensor) -> int:
     return sum(len(g.stages.kernels) for g in litz.explain(fn, *args).graphs)
 
 
+def test_what_a_mask_places() -> None:
+    """Elements in turn, in the order of the tensor and not of its memory."""
+    x, mask, source = draw(5, 7), draw(5, 7) > 0, draw(6, 6)
+    for args in ((x, mask, source), (x.t(), mask.t(), source.t()), (x, mask[0], source)):
+        assert nests(check(torch.Tensor.masked_scatter, *args)) == 1
+    check(torch.Tensor.masked_scatter, x[:1, :1], mask[:1, :1], source)
+    check(torch.Tensor.masked_scatter, x[:0], mask[:0], source)
+    compiled = torch.compile(lambda x, m, s: x.masked_scatter(m, s), backend="litz")
+    with pytest.raises(IndexError):
+        compiled(x, mask, source[0])
+
+
 def test_one_kernel_with_what_is_around() -> None:
     x = draw(50, 70, dtype=torch.float32)
     for fn in (

@@ -87,6 +87,17 @@ def test_parts_of_one_memory(starts: tuple[int, ...], alone: bool) -> None:
     assert groups == ([] if alone else [("group0", "group1", "group2")])
 
 
+def test_parts_of_one_memory_that_is_written_again() -> None:
+    """Who writes all of it, or gives a view of it, stays behind them."""
+    parts = (loops(f"loops{k}", "a", "c", 4).replace("c[i0]", f"c[i0 + {4 * k}]") for k in range(2))
+    body = "".join(parts) + loops("loops2", "b", "c", 8) + loops("loops3", "b", "d", 8)
+    s = schedule(program({"a": 4, "b": 8, "c": 8, "d": 8}, {}, body), UNFUSED)
+    found = arrange(s, all_of_them)
+    verify_launches(s, found)
+    assert [x.groups for x in found.horizontal] == [("group0", "group1", "group3")]
+    assert found.steps[-1].name == "group2"
+
+
 def test_calls_of_operators_stay_where_they_are() -> None:
     body = loops("loops0", "a", "a", 4) + loops("loops1", "b", "b", 4)
     call = '  call = extern aten.sin.out(a) -> (c) @cpu out from (sin) because "a test"\n'

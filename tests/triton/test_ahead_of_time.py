@@ -92,7 +92,7 @@ def test_reductions_of_nothing(cache: Cache) -> None:
 
 def test_counters_of_64_bits(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "is_wide", lambda plan: True)
-    fn, args = CORPUS["scatter_prod"]
+    fn, args = CORPUS["index_put_int8"]
     graphs = litz.explain(fn, *args, options=TRITON).graphs
     found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
     assert any("for x0_ in range" in x.source for k in found for x in k.launches)

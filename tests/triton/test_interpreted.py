@@ -98,6 +98,13 @@ REDUCTIONS = {
     "argmax_first": (lambda x: (x.argmax(0), x.argmin(0)), (rand(90, 20),)),
     "any_all": (lambda x: ((x > 1).any(1), (x > -3).all(1)), (rand(20, 70),)),
     "prod": (lambda x: x.prod(1), (rand(20, 70),)),
+    "mv": (
+        lambda a, x, y: (
+            *(a @ x, y.addmv(a, x, beta=0.5), (y / 0).addmv(a, x, beta=0, alpha=2)),
+            *(F.linear(x.exp()[None], a, y), a @ x[:, None]),
+        ),
+        (rand(20, 70), rand(70), rand(20)),
+    ),
     "int_sum": (lambda x: (x.sum(1), x.amax(0)), (torch.arange(600).reshape(20, 30),)),
     "nan_max": (lambda x: x.amax(1), (torch.tensor([[1.0, float("nan"), 2.0], [1, 2, 3]]),)),
     "inf_softmax": (lambda x: F.softmax(x, -1), (torch.tensor([[0.0, float("-inf")], [1, 2]]),)),
@@ -177,6 +184,10 @@ MEMORY = {
     "index_put_int8": (
         lambda x, i, v: x.index_put((i,), v, accumulate=True),
         (torch.ones(10, 6, dtype=torch.int8), torch.tensor([1, 1, 3]), torch.ones(3, 6).char()),
+    ),
+    "masked_scatter": (
+        lambda x, i, s: x.masked_scatter(i > 0, s),
+        (rand(10, 6), torch.arange(60).reshape(10, 6) % 5 - 2, rand(24)),
     ),
     "pool": (lambda x: F.avg_pool2d(x, 3, 2, 1), (rand(2, 3, 11, 12),)),
     "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (rand(2, 3, 11, 12),)),

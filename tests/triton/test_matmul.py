@@ -352,13 +352,23 @@ def test_a_result_over_what_is_read_stays_apart() -> None:
         (lambda x, w: (x @ w).relu(), (rand(20, 32).double(), rand(32, 24).double())),
         (lambda x, w: (x @ w).relu(), (rand(20, 32).float(), rand(32, 24).float())),
         (lambda x, w: x @ w, (rand(20, 32), rand(32, 24))),
-        (lambda x, w: (x @ w).relu(), (rand(1, 32), rand(32, 1))),
     ],
 )
 def test_products_that_libraries_do_better(fn: Any, args: tuple[Tensor, ...]) -> None:
     result, s = stages(fn, *args)
     check(result, fn, args)
     assert not templates(s) and [e.target_name for e in s.externs()] == ["aten.mm.out"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(rand(1, 32), rand(24, 32).t()), (rand(20, 32), rand(32, 1)), (rand(1, 32), rand(32, 1))],
+)
+def test_products_of_a_vector_are_reductions(args: tuple[Tensor, ...]) -> None:
+    """Where a matrix's rows are read as they lie; with what follows."""
+    result, s = stages(lambda x, w: (x @ w).relu(), *args)
+    check(result, lambda x, w: (x @ w).relu(), args)
+    assert not templates(s) and not list(s.externs()) and len(s.kernels) == 1
 
 
 def test_what_lies_between_products_is_computed_once() -> None:

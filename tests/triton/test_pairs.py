@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,11 @@ from judge import check
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
+from litz.index import const, var  # noqa: E402
+from litz.ir.body import Store, load  # noqa: E402
+from litz.ir.dtype import F32  # noqa: E402
+from litz.kernel.tiling import Tiling  # noqa: E402
+from litz.kernel.weave import woven  # noqa: E402
 
 TRITON = {"target": "triton"}
 Tensor = torch.Tensor
@@ -84,3 +90,59 @@ def test_neighbours(
     ]
     text = "".join(sources)
     assert (text.count("load_pair"), text.count("store_pair")) == (loads, stores)
+
+
+def stack_of(*xs: Tensor) -> Tensor:
+    return torch.stack([x.t() * (1 + k) for k, x in enumerate(xs)], -1)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 2, 1).contiguous()
+
+
+SQUARE = torch.randn(20, 35)
+TILES: tuple[tuple[Callable[..., object], tuple[Tensor, ...]], ...] = (
+    (stack_of, (SQUARE, SQUARE + 1)),
+    (stack_of, (SQUARE, SQUARE + 1, SQUARE + 2)),
+    (channels_last, (torch.randn(2, 3, 20, 35),)),
+    (lambda x: channels_last(x).float() / 9, (torch.arange(2244).reshape(1, 4, 33, 17).byte(),)),
+)
+
+
+@pytest.mark.parametrize("case", TILES, ids=lambda c: f"{len(c[1])}-{c[0].__name__}")
+def test_tiles_are_stored_in_rows(
+    case: tuple[Callable[..., object], tuple[Tensor, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: results side by side are one, short loops fill the gaps of what is stored."""
+    monkeypatch.setattr("litz.kernel.build.in_blocks", lambda device: True)
+    fn, args = case
+    check(fn, *args, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(fn, *args, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    (store,) = kernel.plan.stores
+    assert kernel.plan.tile is not None
+    assert (
+        kernel.source.count("tl.store") == 1 and f"store({store.buffer} + (xindex" in kernel.source
+    )
+
+
+@pytest.mark.parametrize(("count", "stores"), [(2, ["store_pair"]), (3, ["store"]), (4, ["store"])])
+def test_more_than_a_pair(count: int, stores: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One store goes through three results and more, of which each point makes one."""
+    monkeypatch.setattr("litz.kernel.build.in_blocks", lambda device: True)
+    xs = [torch.randn(9, 20) + n for n in range(count)]
+    fn = lambda *xs: torch.stack([x + k for k, x in enumerate(xs)], -1)  # noqa: E731
+    check(fn, *xs, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(fn, *xs, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    assert re.findall(r"\b(store\w*)\(", kernel.source) == stores
+
+
+@pytest.mark.parametrize("read", ["a", "b"])
+def test_what_a_neighbour_reads_is_not_written_by_another(read: str) -> None:
+    x = var("x0", const(64))
+    places = [x * 3 + k for k in range(3)]
+    turned = [load(F32, read, places[k - 1]) for k in range(3)]
+    stores = tuple(Store("b", at, n) for at, n in zip(places, turned, strict=True))
+    _, found = woven(Tiling(x, None, (x,)), stores)
+    assert len(found) == (1 if read == "a" else 3)

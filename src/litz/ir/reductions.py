@@ -73,7 +73,7 @@ class Reduction:
     function that scans a vector's lanes behind a state, where it is not the steps of ``cpp``.
     triton: Triton template of two states, or of whether the first comes first in a search;
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
-    triton_atomic: the types for which memory updates are one instruction.
+    triton_atomic: the types for which programs may update one place of memory at once.
     scan: Triton's function of two states, earlier ones first, where there are scans of the row.
     whole: what a scan gives at a position depends on all of the row: it is a sort, and the identity
     comes behind all elements.
@@ -304,7 +304,7 @@ _ROWS: Final = (
     SUM,
     _simple(
         "prod", "if", "i", "mul", _always(1), 1, update="mul", triton="{0} * {1}",
-        samples="small", running=F64, scan="times",
+        samples="small", triton_atomic=(*_INTS, *_FLOATS), running=F64, scan="times",
     ),
     MAX,
     _simple(

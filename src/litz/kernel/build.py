@@ -27,6 +27,7 @@ from litz.kernel.tiling import (
     loop_order,
 )
 from litz.kernel.unfold import halves_apart, unfold_where_better
+from litz.kernel.weave import woven
 from litz.schedule.groups import Group
 
 
@@ -97,6 +98,11 @@ def drawn_at(at: Node) -> tuple[Expr, int]:
     return e, start - start % 4
 
 
+def in_blocks(device: str) -> bool:
+    """Whether kernels there run as programs over blocks, whose accesses together are whole."""
+    return device != "cpu"
+
+
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     """Merge and order the loops of ``group``, choose its lanes, and name everything canonically."""
 
@@ -107,15 +113,15 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     sizes = {name: b.dtype.bytes for name, b in buffers.items()}
     nest = (group.axes, group.reduce_axes, group.stores)
     divided = ANY_STRIDE
-    if group.device == "cpu":  # where lanes may be any, each has a branch of its own
+    if not in_blocks(group.device):  # where lanes may be any, each has a branch of its own
         nest, divided = halves_apart(nest), DIVIDED
     axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
     if not run_along(stores, reduced):
         raise ValueError("a scan has to run along the one reduced loop of its kernel")
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
-    if group.device != "cpu" and not reduced:
-        tiling = filled(tiling, accesses)
+    if in_blocks(group.device) and not reduced:
+        tiling, stores = woven(filled(tiling, accesses), stores)
     lane, tile = tiling.lane, tiling.tile
     positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))
     r_order = (

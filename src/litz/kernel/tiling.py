@@ -221,7 +221,7 @@ def choose_tile(
     best: Expr | None = None
     best_score = 0.0
     for v in axes:
-        if v is lane or extent_of(v) < FULL_VECTOR // 2:
+        if v is lane or not _is_long(v):
             continue
         score = sum(
             _touched(a, loops)
@@ -234,19 +234,38 @@ def choose_tile(
 
 
 def filled(t: Tiling, accesses: Sequence[Access]) -> Tiling:
-    """With a short loop behind the lane where that fills the gaps between what is stored.
+    """With a short loop behind another where that fills the gaps between what this one stores.
 
-    Blocks over both store without gaps; what they load comes in a few streams.
+    Blocks over both store without gaps.  What they load comes in a few streams, or else the lane of
+    the loads becomes the tile.
     """
-    stores = [a for a in accesses if a.is_store]
-    if t.tile is not None or t.lane not in t.parallel or not stores:
+    if t.lane not in t.parallel:
         return t
-    for v in t.parallel:
-        size = v.extent.value if isinstance(v.extent, Const) else 0  # type: ignore[attr-defined]
-        gaps = ((_stride(a, t.lane), _stride(a, v)) for a in stores)
-        if v is not t.lane and 1 < size <= NEAR and set(gaps) == {(size, 1)}:
-            return Tiling(v, None, (*(x for x in t.parallel if x is not v), v))
+    for v, short in _filling(t.parallel, [a for a in accesses if a.is_store]):
+        if t.tile is not None and v not in (t.lane, t.tile):
+            continue
+        across = t.tile if v is t.lane else t.lane
+        rest = tuple(x for x in t.parallel if x not in (short, v, across))
+        if across is None:
+            return Tiling(short, None, (*rest, v, short))
+        if short is not across and _is_long(v):
+            return Tiling(short, across, (*rest, across, v, short))
     return t
+
+
+def _is_long(v: Expr) -> bool:
+    """Whether a loop fills enough of a vector to be a side of a tile."""
+    return extent_of(v) >= FULL_VECTOR // 2
+
+
+def _filling(loops: Sequence[Expr], accesses: Sequence[Access]) -> Iterator[tuple[Expr, Expr]]:
+    """Loops that step over all that a short one goes through, with that one."""
+    for short in loops if accesses else ():
+        size = short.extent.value if isinstance(short.extent, Const) else 0  # type: ignore[attr-defined]
+        if 1 < size <= NEAR and all(_stride(a, short) == 1 for a in accesses):
+            for v in loops:
+                if v is not short and all(_stride(a, v) == size for a in accesses):
+                    yield v, short
 
 
 def loop_order(

@@ -23,7 +23,7 @@ from litz.lowering.numbers import (
     read,
     require,
 )
-from litz.lowering.reasons import SIZED_BY_DATA, family_reason
+from litz.lowering.reasons import MATRIX_PRODUCT, SIZED_BY_DATA, family_reason
 from litz.lowering.state import GraphLowering
 from litz.lowering.storing import copied, settled
 from litz.lowering.strides import apart, same_layout, with_idle_strides
@@ -39,7 +39,7 @@ BY_CHOICE: Mapping[str, str] = {
             "mm addmm bmm baddbmm addmv mv dot addbmm _int_mm _grouped_mm _scaled_mm "
             "_scaled_grouped_mm _weight_int8pack_mm"
         ).split(),
-        "a matrix product: ATen's libraries compute it",
+        MATRIX_PRODUCT,
     ),
     "_weight_int4pack_mm": "a product with weights that lie as ATen's kernel alone reads them",
     **dict.fromkeys(

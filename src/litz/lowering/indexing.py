@@ -319,12 +319,13 @@ def searchsorted(
     side: str | None,
     sorter: TensorValue | None,
 ) -> TensorValue:
-    if sorter is not None or sequence.dtype is d.BOOL or x.dtype is d.BOOL:
+    if sequence.dtype is d.BOOL or x.dtype is d.BOOL:
         raise Unsupported("a search of this form")
     if sequence.dtype is not x.dtype:
         raise Unsupported("a search for another type than the sequence's")
     b = ctx.b
     stored = b.realize(sequence)
+    order = None if sorter is None else b.realize(sorter)
     # Several loads read the value and the sequence: keep what they repeat cheap.
     x = x if x.ref is not None or body.cost(x.node) <= 1 else b.realize(x)
     own = axes(x.shape)
@@ -335,6 +336,8 @@ def searchsorted(
         raise Unsupported("a search in sequences of other leading sizes")
 
     def boundary(at: Node) -> Node:
+        if order is not None:
+            at = position(load_at(ctx, order, [*lead, at]), sequence.shape[-1])
         return operand(b, load_at(ctx, stored, [*lead, at]), x.dtype)
 
     value = operand(b, x.node, x.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NO_LOWERING: Final = "no lowering"
+MATRIX_PRODUCT: Final = "a matrix product: ATen's libraries compute it"
 _SPECIAL: Final = "a special function: ATen computes it"
 _ALGEBRA: Final = "linear algebra: ATen's libraries compute it"
 _FOURIER: Final = "a Fourier transform: ATen's libraries compute it"
@@ -45,7 +46,7 @@ _NAMES: Final = {
     **dict.fromkeys(
         (
             "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp", "kthvalue",
-            "median", "nanmedian", "mode", "histc", "bincount", "argsort", "masked_scatter",
+            "median", "nanmedian", "mode", "histc", "bincount", "argsort",
             "histogram", "segment_reduce", "_logcumsumexp", "quantile",
         ),
         _SORT,

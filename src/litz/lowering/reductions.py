@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, contiguous_strides, min_, var
+from litz.index import Const, Expr, coefficient, contiguous_strides, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, op
+from litz.ir.body import Load, Node, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.formulas import k, truth
+from litz.lowering.formulas import k, num, truth
+from litz.lowering.reasons import MATRIX_PRODUCT
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
@@ -357,6 +358,62 @@ def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
         return (body.cast(sum_of(op("mul", *n), over), ctx.dtype),)
 
     return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
+
+
+@lower(aten.mv.default)
+def mv(ctx: Call, matrix: TensorValue, vector: TensorValue) -> TensorValue:
+    return addmv(ctx, None, matrix, vector, beta=0, alpha=1)
+
+
+@lower(aten.addmv.default)
+def addmv(
+    ctx: Call,
+    start: TensorValue | None,
+    matrix: TensorValue,
+    vector: TensorValue,
+    *,
+    beta: Any,
+    alpha: Any,
+) -> TensorValue:
+    if not reads_rows(ctx.b, matrix):
+        raise Unsupported(MATRIX_PRODUCT)
+    return times_vector(ctx.b, matrix, vector, start, beta, alpha)
+
+
+def reads_rows(b: Builder, matrix: TensorValue) -> bool:
+    """Whether a kernel multiplies a matrix with a vector in the time that reading it takes.
+
+    On GPUs, where elements of rows lie one behind the other: sums of others go across programs.
+    """
+    *_, along = axes(matrix.shape)
+    found = (n for n in body.walk((matrix.node,)) if isinstance(n, Load) and along in n.index.free)
+    steps = (coefficient(n.index, along) for n in found)
+    in_rows = all(c is None or c is ONE for c in steps)
+    return b.settings.on_gpu(matrix.device) and matrix.dtype.is_float and in_rows
+
+
+def times_vector(
+    b: Builder,
+    matrix: TensorValue,
+    vector: TensorValue,
+    start: TensorValue | None,
+    beta: Any,
+    alpha: Any,
+) -> TensorValue:
+    """``beta * start + alpha * (matrix @ vector)``, which is rounded once."""
+    # Every row reads the vector.
+    vector = vector if body.cost(vector.node) <= 1 else b.realize(vector)
+    row = values.expand(values.insert_dim(vector, 0), matrix.shape)
+
+    def fn(n: Nodes, over: Exprs, own: Exprs) -> Nodes:
+        total = sum_of(op("mul", *n), over)
+        total = total if alpha == 1 else total * num(total, alpha)
+        if start is not None and beta != 0:  # else not even a nan of what it starts from counts
+            first = body.cast(values.expand(start, matrix.shape[:1]).at(own), total.dtype)
+            total = total + (first if beta == 1 else first * num(total, beta))
+        return (body.cast(total, matrix.dtype),)
+
+    return reduce_many(b, [wide(b, matrix), wide(b, row)], [1], fn)[0]
 
 
 # --- moments -------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Scans: running sums, products, extremes with their places, logarithms of sums of exponentials.
+"""Scans: running sums, products, extremes with their places, logarithms of sums of exponentials;
+and what a running count places.
 
 16-bit floats accumulate in f32, and each result is rounded once.
 """
@@ -14,7 +15,11 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node
 from litz.ir.dtype import DType
-from litz.lowering.registry import Call, lower_rows
+from litz.lowering import values
+from litz.lowering.context import Unsupported
+from litz.lowering.indexing import load_at
+from litz.lowering.indexing import position as position_of
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import result_buffer
 from litz.lowering.values import ONE, TensorValue, axes
 
@@ -71,3 +76,29 @@ def extreme(ctx: Call, kind: str, x: TensorValue, dim: int) -> tuple[TensorValue
     wide: Node = ctx.b.opmath(x.node)
     ranked = x.with_node(body.cast(wide, d.U8) if wide.dtype is d.BOOL else wide)
     return scanned(ctx, kind, ranked, dim % x.ndim, (("value", x.dtype), ("at", d.I64)))
+
+
+@lower(aten.masked_scatter.default)
+def masked_scatter(
+    ctx: Call, x: TensorValue, mask: TensorValue, source: TensorValue
+) -> TensorValue:
+    """Elements of ``source`` in turn where a mask holds: a running count says which."""
+    if mask.dtype is not d.BOOL:
+        raise Unsupported("a mask that is not bool")
+    if ctx.empty:
+        return ctx.full(0)
+    flat = (values.product(ctx.shape),)
+    # In the order of the elements, whose layout may be another: one nest counts and takes.
+    rows = [values.reshape(values.expand(t, ctx.shape), flat) for t in (x, mask)]
+    own = axes(flat)
+    over = () if flat[0] is ONE else (var("r0", *flat),)
+    nth = body.cast(rows[1].at(over or own), d.I32 if _is_short(own[0]) else d.I64)
+    nth = body.scan("sum", "value", over[0], own[0], (nth,)) if over else nth
+    elements = values.reshape(ctx.cast(source), (values.product(source.shape),))
+    holds = rows[1].at(own)
+    place = body.op("where", holds, nth - 1, body.const(nth.dtype, 0))
+    taken = load_at(ctx, elements, [position_of(place, elements.shape[0])])
+    out = ctx.b.allocate(ctx.dtype, flat, ctx.result.device)
+    node = body.op("where", holds, taken, rows[0].at(own))
+    ctx.b.add_loops(own, over, (out.memory.store(own, node),), ctx.result.device)
+    return values.reshape(out, ctx.shape)

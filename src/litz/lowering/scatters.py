@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from litz.graph.calls import in_place_form
-from litz.index import Expr, Var, mixed_radix
+from litz.index import Const, Expr, Var, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, StoreMode, op
@@ -29,6 +29,7 @@ aten = torch.ops.aten
 
 F = TypeVar("F", bound=Callable[..., TensorValue])
 
+CROWD = 8  # updates of a place
 MODES: Final[dict[str, StoreMode]] = {
     "set": "set",
     "add": "add",
@@ -322,6 +323,14 @@ def scatter_add(
     return _scatter(ctx, x, dim, index, src, "add")
 
 
+def crowded(ctx: Call, x: TensorValue, index: TensorValue) -> bool:
+    """Whether on a GPU, where updates of one place wait for each other, there are many of each."""
+    places, updates = values.product(x.shape), values.product(index.shape)
+    known = isinstance(places, Const) and isinstance(updates, Const)
+    many = known and updates.value > CROWD * places.value  # type: ignore[attr-defined]
+    return bool(many) and ctx.b.settings.on_gpu(x.device)
+
+
 @lower_with_in_place(aten.scatter_reduce.two)
 def scatter_reduce(
     ctx: Call,
@@ -337,6 +346,8 @@ def scatter_reduce(
     mode = MODES[reduce]
     if x.dtype is d.BOOL:
         raise Unsupported("updates of bools")
+    if mode == "mul" and crowded(ctx, x, index):
+        raise Unsupported("products of many numbers at each place: ATen's threads try one by one")
     out = start(ctx, x, mode)
     if not include_self:
         identity = literal(by_update(mode).identity(x.dtype), out.dtype)

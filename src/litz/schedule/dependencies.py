@@ -166,7 +166,8 @@ def touched(
     """The memory that each step reads and that it writes, by its owners, for each by name.
 
     memory: ``memory_of`` each, where that is known.
-    Of a memory that several write, each a part apart from the others, each part is one by itself.
+    Of a memory that several write first, each a part apart from the others, each part is one by
+    itself; who writes behind them writes all of it.
     """
     plain = memory or {s.name: memory_of(program, s) for s in steps}
     writers: defaultdict[str, _Writers] = defaultdict(lambda: _Writers(program.root))
@@ -174,16 +175,20 @@ def touched(
         for b in plain[step.name][1]:
             writers[b].add(k, step, b)
     parts = {
-        b: {steps[k].name: f"{b}[{i}]" for i, k in enumerate(w.parts)}
+        b: {steps[k].name: f"{b}[{i}]" for i, k in enumerate(first)}
         for b, w in writers.items()
-        if len(w.parts) > 1 and not w.older
+        if len(first := w.begun if w.older else w.parts) > 1
     }
     if not parts:
         return plain
+
+    def whole(names: Iterable[str]) -> Iterator[str]:
+        return (p for b in names for p in (b, *parts.get(b, {}).values()))
+
     out: dict[str, Touched] = {}
     for name, (reads, writes) in plain.items():
-        read = dict.fromkeys(p for b in reads for p in (b, *parts.get(b, {}).values()))
-        out[name] = read, {parts[b][name] if b in parts else b: None for b in writes}
+        written = ([parts[b][name]] if name in parts.get(b, ()) else whole((b,)) for b in writes)
+        out[name] = dict.fromkeys(whole(reads)), dict.fromkeys(p for own in written for p in own)
     return out
 
 
@@ -253,13 +258,14 @@ class _Writers:
     """Who writes a buffer: ``older`` nodes, and ``parts`` of it that lie apart from each other.
 
     Each part lies behind those before it in one row-major layout, as the parts of a concatenation
-    do, so that one look tells a new one apart from all.
+    do, so that one look tells a new one apart from all.  ``begun``: with which its writers began.
     """
 
     def __init__(self, root: Callable[[str], str]) -> None:
         self.root = root  # of a buffer
         self.older: list[int] = []
         self.parts: list[int] = []
+        self.begun: list[int] = []
         self.first: _Slice | None = None
         self.outer: list[tuple[int, int]] | None = None
         self.end = 0
@@ -272,6 +278,7 @@ class _Writers:
             if not others and first.buffer == root and not first.indirect:
                 found = _digits(first.index, n)
         if found is None or self.first is None or not self._behind(found, *self.first):
+            self.begun = self.begun if self.older else self.parts
             self.older += self.parts
             self.parts, self.first, self.outer = [], found, None
         follows = self.older.copy()

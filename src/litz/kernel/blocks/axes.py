@@ -50,9 +50,10 @@ def choose_axes(plan: KernelPlan) -> Axes:
         rest = tuple(v for v in dims if v not in along)
         return Axes((*((Axis("z", rest),) if rest else ()), Axis("x", along)), r)
     if second is not None and plan.lane is not None:
-        rest = tuple(v for v in dims if v is not plan.lane and v is not second)
+        lanes = (plan.lane,) if r else _behind(plan)
+        rest = tuple(v for v in dims if v is not second and v not in lanes)
         z = (Axis("z", rest),) if rest else ()
-        return Axes((*z, Axis("y", (second,)), Axis("x", (plan.lane,))), r)
+        return Axes((*z, Axis("y", (second,)), Axis("x", lanes)), r)
     if r is None and not spreads(plan) and _rows_apart(plan):
         return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
     if r is None and plan.tile is None and (_rows_together(plan) or _rows_share(plan)):
@@ -76,8 +77,18 @@ def _tiled(plan: KernelPlan) -> Expr | None:
     """The tile of a plan without reductions, if it and the lane are long enough for an axis."""
     if plan.tile is None or plan.lane is None:
         return None
-    sizes = [size_hint(extent(v), default=256) for v in (plan.tile, plan.lane)]
+    sizes = [
+        size_hint(e, default=256)
+        for e in (extent(plan.tile), product(extent(v) for v in _behind(plan)))
+    ]
     return plan.tile if min(sizes) >= TILE else None
+
+
+def _behind(plan: KernelPlan) -> tuple[Expr, ...]:
+    """The lane of a tile, with the loop before it whose gaps it fills, if it does."""
+    *_, before, last = plan.parallel
+    assert plan.lane is not None
+    return (before, last) if last is plan.lane and before is not plan.tile else (plan.lane,)
 
 
 def _second(plan: KernelPlan) -> Expr | None:

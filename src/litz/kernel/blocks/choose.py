@@ -102,7 +102,7 @@ def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:
 
 
 def is_serial(plan: KernelPlan) -> bool:
-    """Whether a store updates memory in a way that no atomic instruction offers."""
+    """Whether a store updates memory in a way in which programs cannot at once."""
     return any(
         s.mode != "set" and plan.dtype(s.buffer).name not in by_update(s.mode).triton_atomic
         for s in plan.stores

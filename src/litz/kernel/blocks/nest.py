@@ -1,8 +1,8 @@
 """Recipes of loops within loops: for plans whose reductions do not all run over the same dims.
 
 Every reduced dim is a loop of its own and every reduction walks its dims point by point, so that
-any nesting is right; only the parallel dims make blocks.  Updates that have no atomic instruction
-make the parallel dims loops too: one program then runs them in turn.
+any nesting is right; only the parallel dims make blocks.  Updates that are not atomic make the
+parallel dims loops too: one program then runs them in turn.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from litz.kernel.plan import KernelPlan
 PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
 HOLDS = 1 << 16  # elements of a row that a block can hold at all, in and beside its registers
+WARP = 32
 THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
@@ -159,6 +160,8 @@ def _widths(
 
 def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     """Blocks along one axis."""
+    if any(s.mode == "mul" for s in plan.stores):
+        return (Config((("x", WARP),), 1),)  # who tries again lets nobody wait but a warp
     size = hint(axes.parallel[-1].size)
     apart = hint(product(a.size for a in axes.parallel[:-1]))
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for

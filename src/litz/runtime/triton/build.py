@@ -26,6 +26,7 @@ _MESSAGE_LINES = 60
 _PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_")
 _NAMES = ("DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "USE_IR_LOC", "DISABLE_FAST_REDUCTION")
 _SOURCES = (
+    "atomics",
     "divide",
     "helpers",
     "hidden",

@@ -11,6 +11,9 @@ Under Triton's interpreter the functions that come from CUDA's math library have
 import triton
 import triton.language as tl
 
+from litz.runtime.triton.atomics import (
+    atomic_add, atomic_best, atomic_max, atomic_min, atomic_mul,
+)  # fmt: skip
 from litz.runtime.triton.mathlib import (
     INTERPRETED, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc,
     erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10,
@@ -25,7 +28,7 @@ from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
 from litz.runtime.triton.table import cell, later_row, pointer, scalar
-from litz.runtime.triton.words import follow, lead, leave, look, own, peek, ticket
+from litz.runtime.triton.words import follow, lead, leave, look, peek, ticket
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -450,63 +453,6 @@ def latest_max(a, a_at, b, b_at):
 def latest_min(a, a_at, b, b_at):
     take = (b <= a) | (b != b)
     return tl.where(take, b, a), tl.where(take, b_at, a_at)
-
-
-# --- updates of memory --------------------------------------------------------------------------
-
-
-@triton.jit
-def _is_nan(bits):
-    if bits.dtype == tl.int32:
-        return (bits & 0x7FFFFFFF) > 0x7F800000
-    else:
-        return (bits & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000
-
-
-@triton.jit
-def atomic_add(at, value, mask=None):
-    tl.atomic_add(at, own(value, at), mask, sem="relaxed")
-
-
-@triton.jit
-def atomic_max(at, value, mask=None):
-    tl.atomic_max(at, own(value, at), mask, sem="relaxed")
-
-
-@triton.jit
-def atomic_min(at, value, mask=None):
-    tl.atomic_min(at, own(value, at), mask, sem="relaxed")
-
-
-@triton.jit
-def atomic_best(at, value, mask, largest: tl.constexpr):
-    """The maximum (minimum) of floats and what lies in memory, where nan is: nan.
-
-    As signed integers, floats without a sign are in order; as unsigned ones, those with it are in
-    the opposite order.  Of nan, one bit pattern lies at the end of both: that is written, and it is
-    put back where another, which has the other sign perhaps, has been replaced.
-    """
-    signed: tl.constexpr = tl.int32 if value.dtype == tl.float32 else tl.int64
-    unsigned: tl.constexpr = tl.uint32 if value.dtype == tl.float32 else tl.uint64
-    ones: tl.constexpr = 0x7FFFFFFF if value.dtype == tl.float32 else 0x7FFFFFFFFFFFFFFF
-    nan = own(tl.full([], ones if largest else -1, signed), at)
-    bits = own(value, at).to(signed, bitcast=True)
-    bits = tl.where(_is_nan(bits), nan, bits)
-    up, down = (bits >= 0) & mask, (bits < 0) & mask
-    at_signed = at.to(tl.pointer_type(signed), bitcast=True)
-    at_unsigned = at.to(tl.pointer_type(unsigned), bitcast=True)
-    opposite = bits.to(unsigned, bitcast=True)
-    if largest:
-        old = tl.atomic_max(at_signed, bits, up, sem="relaxed")
-        other = tl.atomic_min(at_unsigned, opposite, down, sem="relaxed")
-    else:
-        old = tl.atomic_min(at_signed, bits, up, sem="relaxed")
-        other = tl.atomic_max(at_unsigned, opposite, down, sem="relaxed")
-    lost = (up & _is_nan(old)) | (down & _is_nan(other.to(signed, bitcast=True)))
-    if largest:
-        tl.atomic_max(at_signed, nan, lost, sem="relaxed")
-    else:
-        tl.atomic_max(at_unsigned, nan.to(unsigned, bitcast=True), lost, sem="relaxed")
 
 
 # --- functions of several steps -----------------------------------------------------------------

@@ -31,7 +31,7 @@ from litz.targets.triton.source import Column, Launch, Row, Table, TritonKernel
 CELL = 8  # bytes
 ROWS = 8  # a table has room for a multiple of so many, so that kernels serve different counts
 BODIES = 8  # in one kernel: all take the registers of the greediest
-LARGE = 1 << 22  # points from which the calls of one body keep a machine busy
+LARGE = 1 << 25  # points of the calls of one body beside which a launch takes no time
 TABLE = 'TABLE: tl.constexpr = "{}_param_0"'
 
 _TYPES = {"i1": "int1", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}

@@ -498,6 +498,8 @@ class Printer(ABC):
             return f"tl.store({at}, {value}{tail})"
         if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
             return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
+        if s.mode == "mul":
+            return f"litz.atomic_mul({at}, {value}, {mask or True}, {s.buffer})"
         return f"litz.atomic_{s.mode}({at}, {value}{tail})"
 
 
