@@ -20,12 +20,13 @@ def worth_keeping(
     dims: Sequence[Expr],
     lane: Expr,
     lanes: int,
+    room: int = ROOM,
 ) -> tuple[Node, ...]:
     """Costly values of every point of ``dims`` that more than one pass needs, in a fixed order.
 
-    passes: what each of them computes.
+    passes: what each of them computes.  room: bytes for all that is kept.
     """
-    room = ROOM // max(1, size_hint(product(extent(v) for v in dims), ROOM))
+    room //= max(1, size_hint(product(extent(v) for v in dims), room))
     uses = [below(roots) for roots in passes]
     shared = {n: None for n in (m for u in uses for m in u) if sum(n in u for u in uses) > 1}
     out: list[Node] = []
