@@ -8,16 +8,12 @@ extern "C" {
 double sin(double) noexcept;
 double cos(double) noexcept;
 double tan(double) noexcept;
-double asin(double) noexcept;
-double acos(double) noexcept;
-double atan(double) noexcept;
-double atan2(double, double) noexcept;
 double asinh(double) noexcept;
 double acosh(double) noexcept;
+double atan2(double, double) noexcept;
 double lgamma(double) noexcept;
 double pow(double, double) noexcept;
 double log(double) noexcept;
-double exp(double) noexcept;
 }
 
 namespace litz {

@@ -11,8 +11,7 @@ namespace wide {
 
 template <class D> LITZ_FN D erfc(D x) { return detail::erfc_of(x); }
 
-// erfinv(x) / x as a function of w = -log(1 - x^2); of w for small ones, of sqrt(w) above;
-// from 17 on good to 2^-24.
+// erfinv(x) / x as a function of w = -log(1 - x^2), from 17 on good to 2^-24.
 template <class D> LITZ_FN D erfinv(D x) {
   D w = -wide::log(detail::max2(D(0x1p-60), (D(1.0) - x) * (D(1.0) + x)));
   D c = w - D(2.5);
@@ -259,8 +258,9 @@ template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
   const V one(1.0);
   V a = abs(x), r = wide::erfinv(x), square = r * r, f = exp(square);
   f = mad(fma(r, r, -square), f, f);
-  V large = copysign(mad(one - a, f, -detail::erfcx_large(abs(r))), x);
-  V e = where(a < V(0.5), (detail::erf_small(r) - x) * f, large) * V(0x1.c5bf891b4ef6bp-1);
+  V large = mad(one - a, f, -detail::erfcx_top(abs(r)) / (one + abs(r) + abs(r)));
+  V e = where(a < V(0.8), (detail::erf_small(r) - x) * f, where(x < V(0.0), -large, large));
+  e = e * V(0x1.c5bf891b4ef6bp-1);
   return where(a < one, r - mad(-r * e, e, e), r);
 }
 LITZ_SCALAR_1_(double, erfinv)
