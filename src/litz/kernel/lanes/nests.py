@@ -172,7 +172,9 @@ def succeeding(kept: Sequence[Node], computed: Sequence[Sequence[Node]]) -> dict
     return found
 
 
-def _computed(computed: Sequence[Sequence[Node]], kept: Sequence[Node]) -> Iterator[dict[Node, None]]:
+def _computed(
+    computed: Sequence[Sequence[Node]], kept: Sequence[Node]
+) -> Iterator[dict[Node, None]]:
     """The nodes of each pass, costly ones once."""
     known: set[Node] = set()
     for some in computed:
