@@ -163,9 +163,9 @@ class ColumnBuilder(TreeBuilder):
             mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
             return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
         name = f"{acc.name}i" if acc.position is not None else acc.name
-        held = acc.dtype if acc.position is None else r.dtype
-        ref = self.fetch(name, held, r.dtype)
-        if held is r.dtype or len(self.made.passes) < 2:
+        own = acc.dtype if acc.position is None else r.dtype
+        ref = self.fetch(name, own, r.dtype)
+        if own is r.dtype or len(self.made.passes) < 2:
             return ref
         scope = Scope(home, [], self.across)  # rows find it converted
         ref = self.kept(ref, scope)
