@@ -221,7 +221,8 @@ def _block(
     if passes == 1:
         return widest
     rows = product(extent(v) for v in space.reduced)
-    row = sum(n.dtype.bytes for n in held or nodes if isinstance(n, Load)) or 4
+    loads = [n for n in nodes if isinstance(n, Load)]
+    row = sum(n.dtype.bytes for n in held or loads) or 4
     room = nests.HELD if held else CACHED
     most = room // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
     step = NARROW if held else step

@@ -25,6 +25,7 @@ from litz.kernel.plan import Dim, KernelPlan
 FEW = 12  # rows that are too few for threads
 LONG = 1 << 15  # elements of a row that is worth dividing
 WIDE = 1 << 10  # columns that occupy threads, block by block
+LARGE = 1 << 25  # bytes that are better read from memory once
 
 
 def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
@@ -54,9 +55,10 @@ def _worthwhile(plan: KernelPlan, space: Space, lanes: int) -> bool:
     if space.lane is None or space.lane in space.reduced:
         return points <= FEW and rows >= LONG
     row = sum(n.dtype.bytes for n in walk(roots(plan.stores)) if isinstance(n, Load)) or 4
-    return rows * row * NARROW > CACHED and not (
-        points >= WIDE and _held(plan.stores, space, lanes)
-    )
+    if rows * row * NARROW <= CACHED:
+        return False
+    large = points >= WIDE and rows * points * row >= LARGE
+    return not (large and _held(plan.stores, space, lanes))
 
 
 def _held(stores: Sequence[Store], space: Space, lanes: int) -> bool:

@@ -19,10 +19,10 @@ double log(double) noexcept;
 namespace litz {
 namespace rare {
 
-template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
+template <class T, class F, int N, class... X> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, X... more) {
   T v[N];
   store(v, x);
-  for (int i = 0; i < N; i++) v[i] = f(v[i]);
+  for (int i = 0; i < N; i++) v[i] = f(v[i], more[i]...);
   return load<N>(v);
 }
 // ``fast``, but by a function of double where ``hard``, lane by lane.
@@ -33,13 +33,6 @@ LITZ_SLOW Vec<T, N> by_lane(Vec<bool, N> hard, Vec<T, N> fast, X... x) {
     fast.set(i, (T)F((double)x[i]...));
   }
   return fast;
-}
-template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
-  T v[N], w[N];
-  store(v, x);
-  store(w, y);
-  for (int i = 0; i < N; i++) v[i] = f(v[i], w[i]);
-  return load<N>(v);
 }
 
 // Asymptotic series above 10, recurrence below, reflection for negative numbers.

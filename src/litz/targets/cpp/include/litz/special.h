@@ -258,8 +258,13 @@ template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
   const V one(1.0);
   V a = abs(x), r = wide::erfinv(x), square = r * r, f = exp(square);
   f = mad(fma(r, r, -square), f, f);
-  V large = mad(one - a, f, -detail::erfcx_top(abs(r)) / (one + abs(r) + abs(r)));
-  V e = where(a < V(0.8), (detail::erf_small(r) - x) * f, where(x < V(0.0), -large, large));
+  V e = (detail::erf_small(r) - x) * f;
+  auto outer = a > V(0.8);
+  if (hany(outer)) {
+    auto part = detail::erfcx_parts(abs(r));
+    V large = mad(one - a, f, -(part.high * part.low));
+    e = where(outer, where(x < V(0.0), -large, large), e);
+  }
   e = e * V(0x1.c5bf891b4ef6bp-1);
   return where(a < one, r - mad(-r * e, e, e), r);
 }
