@@ -110,7 +110,7 @@ def test_softmax(lane: str, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_columns_keep_what_is_costly_and_what_it_is_made_of(dtype: DType) -> None:
     """For a block's later passes; exponentials lie where what they are of was, if it is as wide."""
-    for p in (80, 77):
+    for p in (96, 160):
         x0, r0 = var("x0", p), var("r0", 1000)
         at = r0 * p + x0
         plan = make_plan([x0], [r0], [Store("c", at, softmax(x0, r0, at, dtype))], x0)
@@ -118,7 +118,8 @@ def test_columns_keep_what_is_costly_and_what_it_is_made_of(dtype: DType) -> Non
         check(plan, {"a": data(dtype.name, 1000 * p), "c": c})
         *_, last = source(plan).split("for (int64_t r0 = 0; r0 < 1000")
         assert "litz::exp(" not in last and "load<16>(a" not in last
-        assert source(plan).count("litz::Scratch") == 1 + (dtype is BF16)
+        arrays = source(plan).count("[128000];") + source(plan).count("litz::Scratch")
+        assert arrays == 1 + (dtype is BF16)
 
 
 def norm(value: B.Node, axes: tuple[Expr, ...], n: int) -> B.Node:

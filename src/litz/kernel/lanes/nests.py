@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, product, size_hint
+from litz.index import Expr, divides, product, size_hint
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store, scans
 from litz.kernel.lanes.access import access
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.reuse import ROOM, worth_keeping
 from litz.kernel.lanes.space import NARROW, Space
 from litz.kernel.nodes import (
@@ -142,8 +143,9 @@ def block_values(
     computed = [needs(p, stores, reduces) for p in passes]
     room = HELD // NARROW
     costly = worth_keeping(computed, dims, lane, lanes, room)
-    if not costly:
-        return ()  # loads alone are as soon read again
+    loads = (n for n in below(costly) if isinstance(n, Load) and lane in n.vars)
+    if not costly or not all(divides(LINE // n.dtype.bytes, extent(lane)) for n in loads):
+        return ()  # loads alone are as soon read again, and all are where blocks share lines
     times = Counter(n for some in _computed(computed, costly) for n in some)
     every = {*dims, lane}
     found = [n for n, k in times.items() if k > 1 and isinstance(n, Load) and every <= set(n.vars)]

@@ -33,9 +33,11 @@ template <class V> LITZ_FN V erfc_large(V a) {
   return mad(mad(-q, twice - (den - V(1.0)), fma(-q, den, num) + low), f.low, q);
 }
 template <class V> LITZ_FN V erf_of(V x) {
-  V a = abs(x), small = erf_small(x);
+  V a = min2(V(6.0), abs(x)), small = erf_small(x);
   auto inner = a < V(1.0);
-  return hall(inner) ? small : where(inner, small, copysign(V(1.0) - erfc_large(a), x));
+  if (hall(inner)) return small;
+  auto f = erfcx_parts(a);
+  return where(inner, small, copysign(V(1.0) - f.high * f.low * exp_of(-(a * a)), x));
 }
 template <class V> LITZ_FN V erfc_of(V x) {
   V a = abs(x), r = erfc_large(a);
