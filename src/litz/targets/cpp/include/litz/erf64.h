@@ -27,10 +27,10 @@ template <class V> LITZ_FN V erfc_large(V a) {
   a = min2(V(27.3), a);
   auto f = erfcx_parts(a);
   V square = a * a, twice = a + a, den = V(1.0) + twice;
-  auto e = exp_pair(-square);
+  auto e = exp_pair<200>(-square);  // so that no part is subnormal
   V num = f.high * e.high, q = num * f.low;
   V low = mad(f.high, mad(-fma(a, a, -square), e.high, e.low), fma(f.high, e.high, -num));
-  return mad(mad(-q, twice - (den - V(1.0)), fma(-q, den, num) + low), f.low, q);
+  return mad(mad(-q, twice - (den - V(1.0)), fma(-q, den, num) + low), f.low, q) * V(0x1p-200);
 }
 template <class V> LITZ_FN V erf_of(V x) {
   V a = min2(V(6.0), abs(x)), small = erf_small(x);
