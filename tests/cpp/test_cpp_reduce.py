@@ -107,6 +107,21 @@ def test_softmax(lane: str, dtype: DType) -> None:
         check(plan, {"a": data(dtype.name, n), "c": torch.zeros(n, dtype=TORCH[dtype.name])})
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_columns_keep_what_is_costly_and_what_it_is_made_of(dtype: DType) -> None:
+    """For a block's later passes; exponentials lie where what they are of was, if it is as wide."""
+    for p in (96, 160):
+        x0, r0 = var("x0", p), var("r0", 1000)
+        at = r0 * p + x0
+        plan = make_plan([x0], [r0], [Store("c", at, softmax(x0, r0, at, dtype))], x0)
+        c = torch.zeros(1000 * p, dtype=TORCH[dtype.name])
+        check(plan, {"a": data(dtype.name, 1000 * p), "c": c})
+        *_, last = source(plan).split("for (int64_t r0 = 0; r0 < 1000")
+        assert "litz::exp(" not in last and "load<16>(a" not in last
+        arrays = source(plan).count("[128000];") + source(plan).count("litz::Scratch")
+        assert arrays == 1 + (dtype is BF16)
+
+
 def norm(value: B.Node, axes: tuple[Expr, ...], n: int) -> B.Node:
     mean = B.reduce("welford_mean", axes, value)
     spread = B.op("div", B.reduce("welford_m2", axes, value), B.const(F32, n))

@@ -260,3 +260,26 @@ def test_a_recurrence_over_the_states_of_another() -> None:
 def test_what_stays_as_it_is(fn: Callable[..., Any]) -> None:
     calls = targets(fn, draw(10, 4), draw(10, 4))
     assert SCAN not in calls and "contiguous" not in calls
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_of_cumulative_products_are_scans(dim: int) -> None:
+    """Of zeros, too; PyTorch's trace of them has calls for each element of a row."""
+    x = draw(4, 9, 5)
+    x[0, 2] = x[1, 3:5] = x[2, 0, 0] = x[:, :, 4] = 0
+    made: list[Stages] = []
+
+    def backend(gm: GraphModule, inputs: Any) -> Any:
+        options = make_options({"graph_cache": False})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    def loss(x: Tensor) -> Tensor:
+        return (x.cumprod(dim) * torch.cumprod(x, dim=-1, dtype=torch.float64).sin()).sum()
+
+    torch._dynamo.reset()
+    found: list[Tensor] = []
+    for given, fn in [(x, torch.compile(loss, backend=backend)), (x.double(), loss), (x, loss)]:
+        leaf = given.clone().requires_grad_()
+        found += torch.autograd.grad(fn(leaf), leaf)
+    assert error(found[0], found[1]) <= 2 * error(found[2], found[1]) + 1e-7
+    assert sum(len(s.kernels) for s in made) <= 8 and not any(s.externs() for s in made)

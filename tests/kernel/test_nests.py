@@ -59,9 +59,9 @@ def test_columns_keep_what_all_rows_share() -> None:
     assert made.form == "columns" and not made.late
     kept = {getattr(n, "name", "") for n in made.kept}
     assert kept == {"exp"}  # once a lane, with what it reads
-    assert len(build(made, "k").arrays) == 3  # of that, and of the sums and their totals
+    assert len(build(made, "k").arrays) == 4  # of that, the sums, their totals, and these as floats
     again = build(replace(made, kept=()), "k")
-    assert len(again.arrays) == 2
+    assert len(again.arrays) == 3
 
 
 def test_columns_store_late_what_rows_still_read() -> None:

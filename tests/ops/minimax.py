@@ -99,10 +99,10 @@ _Q = (mp.pi / 4) ** 2 * mpf("1.001")
 _LOG_S = _in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3, mpf(2) / 3)
 
 
-def _erfcx(u: Real) -> Real:
-    """e^(a^2) erfc(a) over a >= 0, with u = (a - 4) / (a + 4)."""
-    a = 4 * (1 + u) / (1 - u)
-    return mp.exp(a * a) * mp.erfc(a)
+def _erfcx_scaled(u: Real) -> Real:
+    """(1 + 2 a) e^(a^2) erfc(a), with u = (a - 3) / (a + 3)."""
+    a = 3 * (1 + u) / (1 - u)
+    return (1 + 2 * a) * mp.exp(a * a) * mp.erfc(a)
 
 
 def _erfinv_over_x(w: Real) -> Real:
@@ -146,6 +146,7 @@ def _log_quotient(per_e: Real) -> Fn:
     return _series(lambda r: (mp.log1p(r) - r) / r**2 * per_e, -per_e / 2)
 
 
+_ERF = _series(lambda z: (mp.erf(mp.sqrt(z)) / mp.sqrt(z)) - 1, 2 / mp.sqrt(mp.pi) - 1)
 _SIN = _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6)
 _COS = _in_square(lambda x: (mp.cos(x) - 1 + x * x / 2) / x**4, mpf(1) / 24)
 _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
@@ -186,14 +187,7 @@ JOBS = (
     Fit("exp", _EXP2, -_H, _H, 5, lambda r: r * r),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
-    Fit(
-        "erf small",
-        _series(lambda z: (mp.erf(mp.sqrt(z)) / mp.sqrt(z)) - 1, 2 / mp.sqrt(mp.pi) - 1),
-        0,
-        mpf("1.0"),
-        6,
-        lambda z: 1,
-    ),
+    Fit("erf small", _ERF, 0, 1, 6, _one),
     Fit("erf tail", _erf_tail, 0.98, 4.0, 6, mp.erfc),
     Fit("exp f64", _EXP2, -_H, _H, 10, lambda r: r * r, 53),
     Fit("exp2 f64", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 11, lambda r: abs(r), 53),
@@ -209,7 +203,9 @@ JOBS = (
     Fit("cos wide", _in_square(lambda x: (mp.cos(x) - 1) / x**2, -mpf(1) / 2), 0, _Q, 5, _one, 53),
     Fit("sinh f64", _SINH, 0, 1, 6, lambda z: z, 53),
     Fit("sinh wide", _SINH, 0, 1, 4, _one, 53),
-    Fit("erfcx wide", _erfcx, -1, mpf("0.45"), 15, lambda u: 1, 53),
+    Fit("erf f64", _ERF, 0, 1, 11, _one, 53),
+    Fit("erfc f64", _erfcx_scaled, mpf("-2.55") / mpf("3.45"), mpf(25) / 31, 20, _one, 53),
+    Fit("erfinv far", lambda u: _erfinv_tail(u + 2), -0.9, 1.1, 5, _one, 53),
     Fit("erfinv central", _erfinv_central, -2.5, 2.5, 10, lambda u: 1, 53),
     Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),
 )

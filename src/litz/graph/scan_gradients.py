@@ -1,4 +1,4 @@
-"""Gradients of ``associative_scan`` as scans in reverse, in place of PyTorch's.
+"""Gradients of ``associative_scan`` and ``cumprod`` as scans in reverse, in place of PyTorch's.
 
 PyTorch's (2.13) leave out what a part of a state has from another part's gradient, without a word,
 and take memory of the length squared.  Of states y[t] = f(y[t-1], x[t]), with f's derivatives J by
@@ -8,6 +8,9 @@ y and K by x at t, and gradients g of what is returned:
 
 J and K are pointwise.  A scan over pairs (J', g) gives l: of each set of parts that depend on each
 other one scan, its matrices without what is zero whatever the numbers are.
+
+``cumprod``'s, y[t] = y[t-1] x[t], is that with J = x: y[t-1] l[t], zeros included.  PyTorch's,
+traced, has several calls for each element of a row.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ Places = tuple[tuple[int, int], ...]
 
 def differentiate_scans(gm: GraphModule) -> None:
     """Give scans of Dynamo's graph gradients of their own, before AOTAutograd differentiates."""
-    changed = False
+    changed = _differentiate_products(gm)
     for n in gm.graph.find_nodes(op="call_function", target=SCAN):
         values = [a.meta.get("example_value") for a in n.args[1]]
         if n.args[2] or not all(isinstance(v, Tensor) and not v.is_complex() for v in values):
@@ -37,6 +40,42 @@ def differentiate_scans(gm: GraphModule) -> None:
             changed = True
     if changed:
         gm.recompile()
+
+
+def _differentiate_products(gm: GraphModule) -> bool:
+    changed = False
+    for n in gm.graph.nodes:
+        if n.op == "placeholder" or n.target not in (torch.cumprod, "cumprod") or "out" in n.kwargs:
+            continue
+        value = n.args[0].meta.get("example_value") if n.args else None
+        if not isinstance(value, Tensor) or not value.requires_grad or value.is_complex():
+            continue
+        if value.ndim and (len(n.args) > 1 or "dim" in n.kwargs):
+            n.op, n.target, changed = "call_function", _cumprod, True
+    return changed
+
+
+def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    if isinstance(dim, str):  # a name
+        return torch.cumprod(x, dim, dtype=dtype)
+    return _Cumprod.apply(x if dtype is None else x.to(dtype), dim)  # type: ignore[no-untyped-call]
+
+
+class _Cumprod(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        y = torch.cumprod(x, dim)
+        ctx.dim = dim
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        wide = torch.promote_types(grad.dtype, torch.float32)
+        x, y, g = (t.movedim(ctx.dim, 0).to(wide) for t in (*ctx.saved_tensors, grad))
+        (behind,) = _linear({(0, 0): x[1:]}, [g])
+        found = torch.cat([behind[:1], y[:-1] * behind[1:]])
+        return found.movedim(0, ctx.dim).to(grad.dtype), None
 
 
 def _scan(function: Callable[..., Any], xs: Sequence[Tensor], _captured: Any) -> Any:

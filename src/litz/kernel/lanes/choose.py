@@ -17,7 +17,7 @@ from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import COSTLY, worth_keeping
-from litz.kernel.lanes.space import Space, prepare, read_order, reductions_of
+from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
@@ -52,7 +52,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
-    several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
+    several = regroup.divide(plan) or phases.divide(prepared, space, lanes) or _scans(plan, space)
     several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
         within = inside(prepared, space, lanes)
@@ -120,13 +120,16 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if form == "rows" and not cut and _walked_whole(space):
         assert space.lane is not None
         space = replace(space, units=space.units[:-1], serial=(*space.serial, space.lane))
-    keep = nests.lane_values if form == "columns" else _kept
-    kept = keep(stores, space, reduces, passes, lanes)
+    if form == "columns":
+        held = nests.block_values(stores, space, reduces, passes, lanes)
+        kept = (*nests.lane_values(stores, space, reduces, passes, lanes), *held)
+    else:
+        kept, held = _kept(stores, space, reduces, passes, lanes), ()
     block: tuple[int, ...] = ()
     if form == "tiles":
         block = STREAMED_TILES if streamed else TILES
     if form == "columns":
-        block = (_block(stores, space, kept, len(passes), lanes),)
+        block = (_block(stores, space, kept, len(passes), lanes, held),)
     divided = _divided(stores, space, reduces, passes)
     totals: tuple[tuple[int, int], ...] = ()
     if form == "rows" and divided is None and not kept:
@@ -199,19 +202,30 @@ def _form(plan: KernelPlan, space: Space, lanes: int) -> Form:
 
 
 def _block(
-    stores: Sequence[Store], space: Space, kept: Sequence[Node], passes: int, lanes: int
+    stores: Sequence[Store],
+    space: Space,
+    kept: Sequence[Node],
+    passes: int,
+    lanes: int,
+    held: Sequence[Node],
 ) -> int:
-    """Lanes of a block: many for one pass, fewer where several passes share the cache."""
+    """Lanes of a block: many for one pass, fewer where several passes share the cache.
+
+    held: of what is kept, values of every point.
+    """
     nodes = list(walk(roots(stores)))
     count = sum(isinstance(n, Reduce) for n in nodes)
     step = 4 * lanes
-    held = 12 * max(count, 1) + sum(n.dtype.bytes for n in kept)
-    widest = max(step, min(WIDEST, STACK // held // step * step))
+    own = 12 * max(count, 1) + sum(n.dtype.bytes for n in kept if n not in held)
+    widest = max(step, min(WIDEST, STACK // own // step * step))
     if passes == 1:
         return widest
     rows = product(extent(v) for v in space.reduced)
-    row = sum(n.dtype.bytes for n in nodes if isinstance(n, Load)) or 4
-    most = CACHED // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
+    loads = [n for n in nodes if isinstance(n, Load)]
+    row = sum(n.dtype.bytes for n in held or loads) or 4
+    room = nests.HELD if held else CACHED
+    most = room // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
+    step = NARROW if held else step
     return max(step, min(widest, most // step * step))
 
 
@@ -227,10 +241,7 @@ def _kept(
         return ()
     if any(set(n.axes) != set(reduced) for n in reduces):
         return ()
-    computed = [
-        [*(reduces[i].args[0] for g in p.groups for i in g), *roots(stores[i] for i in p.stores)]
-        for p in passes
-    ]
+    computed = [nests.needs(p, stores, reduces) for p in passes]
     return worth_keeping(computed, reduced, lane, lanes)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from litz.index import Expr, product, size_hint
+from litz.index import Expr, divides, product, size_hint
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store, scans
 from litz.kernel.lanes.access import access
-from litz.kernel.lanes.reuse import ROOM
-from litz.kernel.lanes.space import Space
+from litz.kernel.lanes.fetch import LINE
+from litz.kernel.lanes.reuse import ROOM, worth_keeping
+from litz.kernel.lanes.space import NARROW, Space
 from litz.kernel.nodes import (
+    below,
     by_loops,
     extent,
     loaded,
@@ -21,6 +24,8 @@ from litz.kernel.nodes import (
 )
 from litz.kernel.passes import Pass, along_passes, pairs, passes_of, reductions
 from litz.kernel.values import Values
+
+HELD = 1 << 20  # bytes of a block of columns, less than what a core has to itself
 
 
 def passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
@@ -112,6 +117,72 @@ def replaces_late(stores: Sequence[Store], space: Space, passes: Sequence[Pass])
     """Whether a store that runs over no reduced dim replaces what the last passes still read."""
     read = loaded(roots(stores[i] for p in passes if not p.groups for i in p.stores))
     return any(s.buffer in read for s in stores if not loops_of(s, space.reduced))
+
+
+def needs(p: Pass, stores: Sequence[Store], reduces: Sequence[Reduce]) -> list[Node]:
+    """What a pass computes at each point."""
+    return [*(reduces[i].args[0] for g in p.groups for i in g), *roots(stores[i] for i in p.stores)]
+
+
+def block_values(
+    stores: Sequence[Store],
+    space: Space,
+    reduces: Sequence[Reduce],
+    passes: Sequence[Pass],
+    lanes: int,
+) -> tuple[Node, ...]:
+    """What several passes over a block of columns need of each point, memory's first.
+
+    The lines of a column lie apart, collide in the cache and come late: each is read once.
+    """
+    dims, lane = space.reduced, space.lane
+    if lane is None or lane in dims or len(passes) < 2 or scans(roots(stores)):
+        return ()
+    if any(n.row.counts or set(n.axes) != set(dims) for n in reduces):
+        return ()
+    computed = [needs(p, stores, reduces) for p in passes]
+    room = HELD // NARROW
+    costly = worth_keeping(computed, dims, lane, lanes, room)
+    loads = (n for n in below(costly) if isinstance(n, Load) and lane in n.vars)
+    if not costly or not all(divides(LINE // n.dtype.bytes, extent(lane)) for n in loads):
+        return ()  # loads alone are as soon read again, and all are where blocks share lines
+    times = Counter(n for some in _computed(computed, costly) for n in some)
+    every = {*dims, lane}
+    found = [n for n, k in times.items() if k > 1 and isinstance(n, Load) and every <= set(n.vars)]
+    kept = (*found, *costly)
+    own = set(kept) - succeeding(kept, computed).keys()
+    rows = size_hint(product(extent(v) for v in dims), room)
+    return kept if rows * sum(n.dtype.bytes for n in own) <= room else costly
+
+
+def succeeding(kept: Sequence[Node], computed: Sequence[Sequence[Node]]) -> dict[Node, Node]:
+    """Kept values that may lie where a load was that no later pass reads: which load.
+
+    computed: what passes compute at each point.
+    """
+    last: dict[Node, int] = {}
+    found: dict[Node, Node] = {}
+    for i, some in enumerate(_computed(computed, kept)):
+        last |= dict.fromkeys(some, i)
+    for n in (n for n in kept if not isinstance(n, Load)):
+        first = next(i for i, some in enumerate(computed) if n in below(some))
+        for m in below((n,)):
+            free = m in kept and m not in found.values() and last.get(m) == first
+            if isinstance(m, Load) and free and m.dtype is n.dtype:
+                found[n] = m
+                break
+    return found
+
+
+def _computed(
+    computed: Sequence[Sequence[Node]], kept: Sequence[Node]
+) -> Iterator[dict[Node, None]]:
+    """The nodes of each pass, costly ones once."""
+    known: set[Node] = set()
+    for some in computed:
+        of = below(some, known)
+        yield of
+        known |= {n for n in kept if n in of and not isinstance(n, Load)}
 
 
 def lane_values(

@@ -15,7 +15,8 @@ from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
 from litz.ir.scans import scans_of
-from litz.kernel.lanes.space import CACHED, NARROW, Space
+from litz.kernel.lanes import nests
+from litz.kernel.lanes.space import CACHED, NARROW, Space, reductions_of
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.passes import along_passes, by_level
 from litz.kernel.phases import Phases, Temporary, in_tiles, linear, phase, values_between
@@ -23,11 +24,13 @@ from litz.kernel.plan import Dim, KernelPlan
 
 FEW = 12  # rows that are too few for threads
 LONG = 1 << 15  # elements of a row that is worth dividing
+WIDE = 1 << 10  # columns that occupy threads, block by block
+LARGE = 1 << 25  # bytes that are better read from memory once
 
 
-def divide(plan: KernelPlan, space: Space) -> Phases | None:
-    """The phases of a plan that is better run in several, else None."""
-    if space.serial or not space.reduced or not _worthwhile(plan, space):
+def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
+    """The phases of a plan that is better run in several, else None.  lanes: of a vector."""
+    if space.serial or not space.reduced or not _worthwhile(plan, space, lanes):
         return None
     dims = set(space.reduced)
     levels = reduce_levels(roots(plan.stores))
@@ -46,13 +49,23 @@ def divide(plan: KernelPlan, space: Space) -> Phases | None:
     return made if made is not None and len(made.plans) > 1 else None
 
 
-def _worthwhile(plan: KernelPlan, space: Space) -> bool:
+def _worthwhile(plan: KernelPlan, space: Space, lanes: int) -> bool:
     rows = size_hint(product(extent(v) for v in space.reduced))
     points = size_hint(product(extent(v) for v in space.units))
     if space.lane is None or space.lane in space.reduced:
         return points <= FEW and rows >= LONG
     row = sum(n.dtype.bytes for n in walk(roots(plan.stores)) if isinstance(n, Load)) or 4
-    return rows * row * NARROW > CACHED
+    if rows * row * NARROW <= CACHED:
+        return False
+    large = points >= WIDE and rows * points * row >= LARGE
+    return not (large and _held(plan.stores, space, lanes))
+
+
+def _held(stores: Sequence[Store], space: Space, lanes: int) -> bool:
+    """Whether a block of columns keeps all that later passes need of its rows."""
+    reduces = reductions_of(stores)
+    kept = nests.block_values(stores, space, reduces, nests.passes(stores, space, reduces), lanes)
+    return any(isinstance(n, Load) for n in kept)
 
 
 class _Maker:

@@ -20,12 +20,13 @@ def worth_keeping(
     dims: Sequence[Expr],
     lane: Expr,
     lanes: int,
+    room: int = ROOM,
 ) -> tuple[Node, ...]:
     """Costly values of every point of ``dims`` that more than one pass needs, in a fixed order.
 
-    passes: what each of them computes.
+    passes: what each of them computes.  room: bytes for all that is kept.
     """
-    room = ROOM // max(1, size_hint(product(extent(v) for v in dims), ROOM))
+    room //= max(1, size_hint(product(extent(v) for v in dims), room))
     uses = [below(roots) for roots in passes]
     shared = {n: None for n in (m for u in uses for m in u) if sum(n in u for u in uses) > 1}
     out: list[Node] = []
@@ -34,16 +35,21 @@ def worth_keeping(
         tops = {a: None for n in users for a in n.args if a in shared}
         for n in tops:
             new = n not in out and all(v in n.vars for v in dims)
-            if new and n.dtype.bytes <= room and cost(n, lane, lanes) >= COSTLY:
+            if new and n.dtype.bytes <= room and cost(n, lane, lanes, dims) >= COSTLY:
                 out.append(n)
                 room -= n.dtype.bytes
     return tuple(out)
 
 
-def cost(root: Node, lane: Expr, lanes: int) -> int:
-    """Additions that it takes to compute ``root`` at a point, once its reductions are done."""
+def cost(root: Node, lane: Expr, lanes: int, dims: Sequence[Expr] = ()) -> int:
+    """Additions that it takes to compute ``root`` at a point, once its reductions are done.
+
+    dims: loops around; what is the same in all of them has been computed before.
+    """
     total = 0
     for n in below((root,)):
+        if dims and not any(v in n.vars for v in dims):
+            continue
         if isinstance(n, Op):
             total += op_row(n.name).cost
         elif isinstance(n, Load) and access(n.index, lane, lanes).kind in ("step", "fixed", "any"):

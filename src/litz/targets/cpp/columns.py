@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from litz.index import Expr
+from litz.index import Expr, product, render
 from litz.ir.body import Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import F64, DType
 from litz.ir.scans import carried
 from litz.kernel.lanes.cuts import order
+from litz.kernel.lanes.nests import needs, succeeding
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
+from litz.kernel.phases import linear
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Level, TreeBuilder, position
 from litz.targets.cpp.scans import begins
 from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
-from litz.targets.cpp.values import converted, ctype
+from litz.targets.cpp.values import DIALECT, converted, ctype
+
+SOON = 1 << 9  # elements that come from memory while others are computed with
 
 
 class ColumnBuilder(TreeBuilder):
@@ -36,6 +40,8 @@ class ColumnBuilder(TreeBuilder):
         self.preludes: dict[Scope, tree.Lanes] = {}
         (self.size,) = made.block
         self.chunk_ahead = 0
+        computed = [needs(p, self.stores, made.reductions) for p in made.passes]
+        self.places = succeeding(made.kept, computed)
         self.lane_values = set(made.kept)
 
     # --- loops ----------------------------------------------------------------------------------
@@ -58,6 +64,18 @@ class ColumnBuilder(TreeBuilder):
         text = f"litz::load<{self.lanes}>({array} + ({self.across} - {self.across}_b))"
         return Ref(converted(text, dtype, to or dtype), to or dtype, True)
 
+    def row_array(self, n: Node) -> str:
+        if n in self.places:
+            return self.rows[self.places[n]][0]
+        name = self.name("m")
+        rows = product(extent(v) for v in self.space.reduced)
+        self.kernel.arrays.append(tree.Array(name, n.dtype, rows * self.size))
+        return name
+
+    def place_in_row(self, name: str) -> str:
+        at = linear(self.space.reduced) * self.size
+        return f"{name} + ({render(at, DIALECT)} + {self.across} - {self.across}_b)"
+
     # --- values that outlive a loop over lanes ----------------------------------------------------
 
     def outer_depth(self, vars: tuple[Expr, ...], scope: Scope) -> int:
@@ -72,6 +90,8 @@ class ColumnBuilder(TreeBuilder):
 
     def early(self, n: Node, scope: Scope) -> bool:
         """Compute a lane's value once before the rows, if it is the same in all of them."""
+        if super().early(n, scope):
+            return True
         depth = scope.binds(self.across)
         if depth is None or n not in self.lane_values:
             return False
@@ -143,7 +163,14 @@ class ColumnBuilder(TreeBuilder):
             mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
             return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
         name = f"{acc.name}i" if acc.position is not None else acc.name
-        return self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
+        own = acc.dtype if acc.position is None else r.dtype
+        ref = self.fetch(name, own, r.dtype)
+        if own is r.dtype or len(self.made.passes) < 2:
+            return ref
+        scope = Scope(home, [], self.across)  # rows find it converted
+        ref = self.kept(ref, scope)
+        home.body.append(self.lanes_stmt(scope.body))
+        return ref
 
     def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
         if self.lane not in group[0].vars or home.binds(self.across) is not None:
@@ -154,6 +181,7 @@ class ColumnBuilder(TreeBuilder):
         scope = Scope(rows, [], self.across)
         inner, outer = self.take(group, scope, chunk is not None, self.in_block)
         if home.guard is None:
+            self.keep_values(scope, home)
             self.stores_along(group, scope)
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
@@ -174,7 +202,7 @@ class ColumnBuilder(TreeBuilder):
         made = super().loop(level, accs, copies)
         if isinstance(made, tree.For) and isinstance(made.body[-1], tree.Lanes):
             if all(isinstance(s, tree.Let) for s in made.body[:-1]):
-                made.together = made.ahead = copies
+                made.together, made.ahead = copies, max(copies, SOON // self.size)
                 if level.var in self.ranges:
                     made.ahead = self.chunk_ahead
         return made

@@ -127,11 +127,16 @@ class TreeBuilder(Placer):
             ref = scope.env.get(n)
             if ref is None or n in self.rows or not ref.vec:
                 continue
-            name = self.name("m")
-            size = product(self.padded(v) for v in self.space.reduced)
-            self.kernel.arrays.append(tree.Array(name, n.dtype, size))
+            name = self.row_array(n)
             scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))
             self.rows[n] = name, home
+
+    def row_array(self, n: Node) -> str:
+        """Memory for a value of every point of the reduced dims."""
+        name = self.name("m")
+        size = product(self.padded(v) for v in self.space.reduced)
+        self.kernel.arrays.append(tree.Array(name, n.dtype, size))
+        return name
 
     # --- reductions -----------------------------------------------------------------------------
 

@@ -8,27 +8,21 @@ extern "C" {
 double sin(double) noexcept;
 double cos(double) noexcept;
 double tan(double) noexcept;
-double asin(double) noexcept;
-double acos(double) noexcept;
-double atan(double) noexcept;
-double atan2(double, double) noexcept;
 double asinh(double) noexcept;
 double acosh(double) noexcept;
-double erf(double) noexcept;
-double erfc(double) noexcept;
+double atan2(double, double) noexcept;
 double lgamma(double) noexcept;
 double pow(double, double) noexcept;
 double log(double) noexcept;
-double exp(double) noexcept;
 }
 
 namespace litz {
 namespace rare {
 
-template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
+template <class T, class F, int N, class... X> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, X... more) {
   T v[N];
   store(v, x);
-  for (int i = 0; i < N; i++) v[i] = f(v[i]);
+  for (int i = 0; i < N; i++) v[i] = f(v[i], more[i]...);
   return load<N>(v);
 }
 // ``fast``, but by a function of double where ``hard``, lane by lane.
@@ -39,13 +33,6 @@ LITZ_SLOW Vec<T, N> by_lane(Vec<bool, N> hard, Vec<T, N> fast, X... x) {
     fast.set(i, (T)F((double)x[i]...));
   }
   return fast;
-}
-template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
-  T v[N], w[N];
-  store(v, x);
-  store(w, y);
-  for (int i = 0; i < N; i++) v[i] = f(v[i], w[i]);
-  return load<N>(v);
 }
 
 // Asymptotic series above 10, recurrence below, reflection for negative numbers.
@@ -68,35 +55,6 @@ LITZ_SLOW double digamma(double x) {
                      z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
   }
   return r + (::log(x) - 0.5 / x - tail);
-}
-
-// erf(r) - x: near the ends erf has lost its digits, erfc has not.
-LITZ_FN double erf_less(double r, double x) {
-  double a = __builtin_fabs(x);
-  return a < 0.5 ? ::erf(r) - x : (1 - a - ::erfc(__builtin_fabs(r))) * (x < 0 ? -1 : 1);
-}
-// A rational start, then two of Halley's steps on erf.
-LITZ_SLOW double erfinv(double x) {
-  double a = __builtin_fabs(x);
-  if (!(a <= 1)) return nan64;
-  if (a == 1) return __builtin_copysign(inf64, x);
-  double r;
-  if (a <= 0.7) {
-    double z = x * x;
-    double num = ((-0.140543331 * z + 0.914624893) * z - 1.645349621) * z + 0.886226899;
-    double den = (((0.012229801 * z - 0.329097515) * z + 1.442710462) * z - 2.118377725) * z + 1;
-    r = x * num / den;
-  } else {
-    double z = __builtin_sqrt(-::log((1 - a) / 2));
-    double num = ((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454;
-    double den = (1.637067800 * z + 3.543889200) * z + 1;
-    r = __builtin_copysign(num / den, x);
-  }
-  for (int i = 0; i < 2; i++) {
-    double e = erf_less(r, x) / (0x1.20dd750429b6dp+0 * ::exp(-r * r));
-    r -= e / (1 + r * e);
-  }
-  return r;
 }
 
 // The next value after x towards y, by stepping the bits.
@@ -125,8 +83,6 @@ template <class T> LITZ_FN T nextafter1(T x, T y) {
   template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }
 LITZ_RARE_1_(double, asinh, ::asinh)
 LITZ_RARE_1_(double, acosh, ::acosh)
-LITZ_RARE_1_(double, erf, ::erf)
-LITZ_RARE_1_(double, erfc, ::erfc)
 LITZ_RARE_1_(double, digamma, rare::digamma)
 LITZ_RARE_1_(double, lgamma, ::lgamma)
 LITZ_RARE_2_(double, nextafter, rare::nextafter1<double>)

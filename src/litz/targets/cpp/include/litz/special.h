@@ -2,40 +2,34 @@
 // float where a register looks coefficients up.  Coefficients: tests/ops/minimax.py.
 #pragma once
 #include <litz/math.h>
-#include <litz/math64.h>
+#include <litz/erf64.h>
 #include <litz/rare.h>
 #include <litz/wide.h>
 
 namespace litz {
 namespace wide {
 
-template <class D> LITZ_FN D erfc(D x) {
-  D a = detail::min2(D(10.5), abs(x));
-  D u = (a - D(4.0)) / (a + D(4.0));
-  D scaled = poly(u, 0x1.18932bf08e630p-3, -0x1.09492273736e3p-2, 0x1.bff01a5f39a29p-3,
-                  -0x1.506666f7707b5p-3, 0x1.be502c552e8d5p-4, -0x1.027d56f9f6b19p-4,
-                  0x1.0066dd35fd90ep-5, -0x1.a4df00e7051a1p-7, 0x1.0a189fbaa9b62p-8,
-                  -0x1.a2e07072ebd4ap-11, -0x1.6d42b4db43313p-16, 0x1.4862883eef391p-14,
-                  -0x1.86c23dbd02bb6p-16, -0x1.59591bf66b2d9p-20, 0x1.3dd594a71ddf1p-18,
-                  0x1.f1fc116b93d64p-21);
-  D r = scaled * wide::exp(-a * a);
-  return where(x < D(0.0), D(2.0) - r, r);
-}
+template <class D> LITZ_FN D erfc(D x) { return detail::erfc_of(x); }
 
-// erfinv(x) / x as a function of w = -log(1 - x^2); of w for small ones, of sqrt(w) above.
+// erfinv(x) / x as a function of w = -log(1 - x^2), from 17 on good to 2^-24.
 template <class D> LITZ_FN D erfinv(D x) {
   D w = -wide::log(detail::max2(D(0x1p-60), (D(1.0) - x) * (D(1.0) + x)));
   D c = w - D(2.5);
-  D central = poly(c, 0x1.805c5cff94d32p+0, 0x1.f91e8b466d8cbp-3, -0x1.11c3e1eca9f9fp-8,
-                   -0x1.486685ea48e7fp-10, 0x1.c9bb8d2d7ab33p-13, -0x1.4cd7be9331756p-18,
-                   -0x1.cbda8261ffc25p-19, 0x1.f3c01344b90cap-22, 0x1.1b3f5ee28ee01p-26,
-                   -0x1.2c4c5dc1bbf6ep-27, 0x1.de69e890b0325p-32);
-  D t = sqrt(w) - D(3.0);
-  D tail = poly(t, 0x1.6a9efbe264662p+1, 0x1.006dca31238b7p+0, 0x1.357fa590a2a39p-7,
-                -0x1.f4e6d948e6e99p-8, 0x1.74d6c6c6e9499p-8, -0x1.d356f3fbc0cd5p-9,
-                0x1.819721c6809f8p-10, -0x1.ff5bc23f555cdp-14, -0x1.1de56002fd446p-12,
-                0x1.5151a086beb2ap-13, -0x1.0409f5b7fe79ap-15);
-  D r = x * where(w < D(5.0), central, tail);
+  D r = poly(c, 0x1.805c5cff94d32p+0, 0x1.f91e8b466d8cbp-3, -0x1.11c3e1eca9f9fp-8,
+             -0x1.486685ea48e7fp-10, 0x1.c9bb8d2d7ab33p-13, -0x1.4cd7be9331756p-18,
+             -0x1.cbda8261ffc25p-19, 0x1.f3c01344b90cap-22, 0x1.1b3f5ee28ee01p-26,
+             -0x1.2c4c5dc1bbf6ep-27, 0x1.de69e890b0325p-32);
+  if (LITZ_UNLIKELY(hany(w >= D(5.0)))) {
+    D root = sqrt(w);
+    D tail = poly(root - D(3.0), 0x1.6a9efbe264662p+1, 0x1.006dca31238b7p+0, 0x1.357fa590a2a39p-7,
+                  -0x1.f4e6d948e6e99p-8, 0x1.74d6c6c6e9499p-8, -0x1.d356f3fbc0cd5p-9,
+                  0x1.819721c6809f8p-10, -0x1.ff5bc23f555cdp-14, -0x1.1de56002fd446p-12,
+                  0x1.5151a086beb2ap-13, -0x1.0409f5b7fe79ap-15);
+    D far = poly(root - D(5.0), 0x1.3664de51ed15dp+2, 0x1.02a31351556a3p+0, -0x1.2798af7dafe93p-13,
+                 -0x1.c697fa0c23613p-13, 0x1.5974764af16e0p-14, -0x1.3a84c13c4e754p-16);
+    r = where(w < D(5.0), r, where(w < D(17.0), tail, far));
+  }
+  r = x * r;
   r = where(abs(x) == D(1.0), x * D(inf64), r);
   return where(abs(x) <= D(1.0), r, D(nan64));
 }
@@ -258,14 +252,21 @@ LITZ_SCALAR_1_(float, erfinv)
 LITZ_WIDE_1_(erfc)
 LITZ_WIDE_1_(erfinv)
 #endif
-// One of Halley's steps from a value that is good to 2^-35, but near the ends.
+// One of Halley's steps on erf, where it has lost its digits on erfc.
 template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
   using V = Vec<double, N>;
-  V r = wide::erfinv(x);
-  V e = rare::map(rare::erf_less, r, x) / (V(0x1.20dd750429b6dp+0) * exp(-r * r));
-  r = r - e / mad(r, e, V(1.0));
-  auto hard = !(abs(x) < V(1 - 0x1p-25));
-  return LITZ_UNLIKELY(hany(hard)) ? rare::by_lane<rare::erfinv>(hard, r, x) : r;
+  const V one(1.0);
+  V a = abs(x), r = wide::erfinv(x), square = r * r, f = exp(square);
+  f = mad(fma(r, r, -square), f, f);
+  V e = (detail::erf_small(r) - x) * f;
+  auto outer = a > V(0.8);
+  if (hany(outer)) {
+    auto part = detail::erfcx_parts(abs(r));
+    V large = mad(one - a, f, -(part.high * part.low));
+    e = where(outer, where(x < V(0.0), -large, large), e);
+  }
+  e = e * V(0x1.c5bf891b4ef6bp-1);
+  return where(a < one, r - mad(-r * e, e, e), r);
 }
 LITZ_SCALAR_1_(double, erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
