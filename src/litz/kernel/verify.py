@@ -67,7 +67,7 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
             size = int_value(sizes[name]) if sizes[name].is_const else None
             if n < 1 or n & (n - 1):
                 yield f"a block of {n} along {name} is no power of two"
-            if name in k.even and (size is None or size % n):
+            if name in k.even and n > 1 and (size is None or size % n):
                 yield f"blocks of {n} do not divide {name}"
             if name == "r" and k.persistent and n < (sizes[name].hi or n + 1):
                 yield f"a block of {n} does not hold all of r"

@@ -15,8 +15,9 @@ from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
 Form = Literal[
-    "once", "persistent", "passes", "lookback", "nest", "serial", "attention", "gradient", "matmul"
-]
+    "once", "persistent", "passes", "crossed", "lookback", "nest", "serial",
+    "attention", "gradient", "matmul",
+]  # fmt: skip
 
 
 GRID = 65535  # programs along the second and third axis of a grid
@@ -117,7 +118,8 @@ class BlockPlan:
     """A plan as one kernel over blocks.
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
-    ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
+    ``passes``: loops of blocks along it; ``crossed``: a block holds all of it, and a loop goes over
+    axis x (see ``litz.kernel.blocks.crossed``); ``nest``: a loop for every reduced dim; ``serial``: one
     program, a loop for every dim; ``lookback``, ``attention``, ``gradient``, ``matmul``: see the
     files of ``litz.kernel.blocks``.
     passes: over the reduced axis, in order; of a nest the loops of stores.  totals: sums of
@@ -175,12 +177,15 @@ class BlockPlan:
 
     @property
     def persistent(self) -> bool:
-        return self.form == "persistent"
+        """Whether a block holds all of the reduced axis."""
+        return self.form in ("persistent", "crossed")
 
     @property
     def gridded(self) -> tuple[Axis, ...]:
         """The axes of which programs take a block each, the outermost first."""
         parallel, reduced = self.axes.parallel, self.axes.reduced
+        if self.form == "crossed":
+            return parallel[:-1]
         return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
 
     def reach(self, axis: Axis) -> Expr:
