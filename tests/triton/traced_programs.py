@@ -696,6 +696,19 @@ def test_returned_logits_are_a_copy_of_padded_ones() -> None:
     check([forward, backward])
 
 
+def test_a_norm_s_gradient_reads_its_matrices_once() -> None:
+    """What rows of it need, and the gradients of weight and bias, which sum columns."""
+
+    def normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(x, (256,), w, b)
+
+    _, backward = trace(normed, floats(8192, 256), floats(256), floats(256))
+    (kernel,) = backward.stages.kernels
+    assert isinstance(kernel.recipe, BlockRecipe)
+    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "passes"]
+    check([backward])
+
+
 def normed(x: Tensor, w: Tensor) -> Tensor:
     return torch.nn.functional.rms_norm(x, (256,), w).square().mean()
 

@@ -352,14 +352,14 @@ class Fusion:
         return not (a.space.reduce_axes and _follows(a, b)) or _only_scans(a)
 
     def _saved(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> int:
-        """Bytes that the fused loops touch at one place: what a group hands on, or else what both
-        touch.  0 where they are not most: a matrix that one walks across would be read in strides.
+        """Bytes that the fused loops touch at one place.
 
-        What both read, or write parts of, may lie near as well: in the lines of memory that one of
-        them touches anyway.
+        0 where one hands on nothing there, and they are not most of what both touch: a matrix that
+        one of them walks across would be read in strides.  What both read, or write parts of, may
+        lie near as well: in the lines of memory that one of them touches anyway.
         """
         sub_a, sub_b = substitution(how.left), substitution(how.right)
-        kept = apart = 0
+        kept = apart = handed = 0
         for x in dict.fromkeys((*a.writes, *a.reads)):
             theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
             if not theirs:
@@ -367,14 +367,13 @@ class Fusion:
             mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
             places = [sub_b(i) for i in theirs]
             if any(i in mine for i in places):
-                if x in a.writes:
-                    return max(1, self.bytes[x])
+                handed += x in a.writes
                 kept += self.bytes[x]
             elif any(_is_near(i, m) for i in places for m in mine):
                 kept += self.bytes[x]
             else:
                 apart += self.bytes[x]
-        return kept if kept >= apart else 0
+        return max(handed, kept) if handed or kept >= apart else 0
 
     # --- result -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ has of these so far.  That goes to temporary memory in the end, and a second ker
 
 from __future__ import annotations
 
-from litz.index import Substitution, const, min_, product, var
+from litz.index import Expr, Substitution, const, min_, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Rewriter, Store, replaced, walk
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config
@@ -61,15 +61,16 @@ class _Maker(Parts):
 
 def _each(rows: int, both: Crossed) -> int:
     """Rows of a program, whole blocks: as many for all where that can be."""
-    block = _block(both)
     least = -(-rows // both.programs)
-    tries = range(-(-least // block) * block, 2 * least, block)
-    return next((n for n in tries if rows % n == 0), -(-least // block) * block)
+    few = max(1, power_of_two(least + 1) // 4)  # so that little is left of the last block
+    block = min(_block(product(extent(v) for v in both.columns)), few)
+    first = -(-least // block) * block
+    return next((n for n in range(first, 2 * least, block) if rows % n == 0), first)
 
 
-def _block(both: Crossed) -> int:
-    """Rows that a program holds at once."""
-    return max(1, BLOCK // power_of_two(hint(product(extent(v) for v in both.columns))))
+def _block(row: Expr) -> int:
+    """Rows that a program can hold at once."""
+    return max(1, BLOCK // power_of_two(hint(row)))
 
 
 def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
@@ -80,7 +81,8 @@ def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
     rows, columns = Axis("x", found.rows), Axis("r", found.columns)
     if not columns.size.is_const or (r := power_of_two(int_value(columns.size))) > HELD:
         return None
-    x = _block(found)
+    most = rows.size.hi or 1  # of all programs
+    x = min(_block(columns.size), most & -most)
     warps = max(1, min(32, x * r // (32 * EACH)))
     config = Config((("x", x), ("r", r)), warps)
     axes = Axes((Axis("z", plan.parallel), rows), columns)

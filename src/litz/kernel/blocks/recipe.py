@@ -118,10 +118,10 @@ class BlockPlan:
     """A plan as one kernel over blocks.
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
-    ``passes``: loops of blocks along it; ``crossed``: a block holds all of it, and a loop goes over
-    axis x (see ``litz.kernel.blocks.crossed``); ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``lookback``, ``attention``, ``gradient``, ``matmul``: see the
-    files of ``litz.kernel.blocks``.
+    ``passes``: loops of blocks along it; ``crossed``: a block holds all of it, and a loop goes
+    over axis x (see ``litz.kernel.blocks.crossed``); ``nest``: a loop for every reduced dim;
+    ``serial``: one program, a loop for every dim; ``lookback``, ``attention``, ``gradient``,
+    ``matmul``: see the files of ``litz.kernel.blocks``.
     passes: over the reduced axis, in order; of a nest the loops of stores.  totals: sums of
     softmaxes and their maxima, by the numbers of the reductions (see
     ``litz.kernel.passes.reductions``); so many neighbours share a maximum.
