@@ -1,7 +1,8 @@
 """Reductions over all elements, by rows where rows are reduced besides.
 
 The loss of a normalised matrix, say: a program that has a row's scale holds the row, and adds up
-what the loss has of it.  By itself such a reduction would read all of it again.
+what the loss has of it.  By itself such a reduction would read all of it again.  The same goes for
+what is stored along the rows because of what they come to: a softmax, say.
 """
 
 from __future__ import annotations
