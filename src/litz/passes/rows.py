@@ -41,6 +41,7 @@ from litz.ir.program import Buffer, Loops, Program, ProgramNode
 
 ROWS = 512  # that keep a large machine busy
 ROW = 64  # elements, so that what rows come to is little beside them
+LONG = 1 << 13  # elements that several programs share, in two kernels
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,18 @@ def _same_loops(rows: _Rows, loops: Sequence[Expr]) -> bool:
 
 
 def _shares(rows: _Rows, n: Loops) -> bool:
-    """Whether a nest reduces all of what another reads by rows, many and not short."""
+    """Whether a nest reduces all of what another reads by rows that are not short.
+
+    They are many, or whole in a program and of several that would take two kernels by themselves.
+    """
     if n.axes or not _same_loops(rows, n.reduce_axes):
         return False
     nest, loops = rows.nest, rows.loops
-    sizes = (product(v.extent for v in some) for some in (nest.axes, nest.reduce_axes))  # type: ignore[attr-defined]
-    if any(size_hint(e, default=0) < least for e, least in zip(sizes, (ROWS, ROW), strict=True)):
+    count, row = (
+        size_hint(product(v.extent for v in some), default=0)  # type: ignore[attr-defined]
+        for some in (nest.axes, nest.reduce_axes)
+    )
+    if row < ROW or (count < ROWS and not row <= LONG < count * row):
         return False
     found = _reduces(n)
     plain = all(not r.row.positional and not r.row.counts for r in found)
