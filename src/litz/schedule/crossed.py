@@ -16,8 +16,9 @@ from litz.dataclass import dataclass
 from litz.index import ONE, Const, Expr, coefficient, size_hint
 from litz.ir.body import REDUCES, Load, Node, Reduce, Store, loops_of, scans, walk
 
-PROGRAMS: Final = 512  # that keep a large machine busy
-DEEP: Final = 8  # rows of a program at least: what it leaves of them is little beside them
+BLOCK: Final = 1 << 11  # elements of short rows that a program holds at once
+UNDER_WAY: Final = 1 << 21  # elements that all programs hold at once, those that wait included
+DEEP: Final = 4  # rows of a program at least: what it leaves of them is little beside them
 FEW: Final = 128  # programs, of fewer of which a kernel by itself for the columns is quicker
 HELD: Final = 1 << 15  # elements that a program holds: those of its row, and of the columns' sums
 OTHER: Final = "its rows and columns are not those of one matrix in memory"
@@ -40,7 +41,12 @@ class Crossed:
     @property
     def programs(self) -> int:
         """How many share the rows."""
-        return max(1, min(PROGRAMS, _size(self.rows) // DEEP))
+        return max(1, min(UNDER_WAY // max(BLOCK, self.row), _size(self.rows) // DEEP))
+
+    @property
+    def row(self) -> int:
+        """Elements that a block holds of each row."""
+        return int(1 << (_size(self.columns) - 1).bit_length())
 
     @property
     def left(self) -> int:
@@ -119,10 +125,9 @@ def why_not(c: Crossed | None, stores: Sequence[Store], saved: int, before: int)
         return OTHER
     if not all(isinstance(v.extent, Const) for v in (*c.rows, *c.columns)):  # type: ignore[attr-defined]
         return OPEN
-    row = 1 << (_size(c.columns) - 1).bit_length()
     loads = {n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Load)}
     whole = sum(any(v in n.vars for v in c.columns) for n in loads)
-    if row * (whole + len(c.down)) > HELD:
+    if c.row * (whole + len(c.down)) > HELD:
         return LONG
     if c.programs < FEW or 2 * (c.left - before) > saved:
         return SHORT

@@ -7,18 +7,17 @@ has of these so far.  That goes to temporary memory in the end, and a second ker
 
 from __future__ import annotations
 
-from litz.index import Expr, Substitution, const, min_, product, var
+from litz.index import Substitution, const, min_, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Rewriter, Store, replaced, walk
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config
-from litz.kernel.blocks.sizes import hint, power_of_two
+from litz.kernel.blocks.sizes import power_of_two
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.parts import Parts, digits
 from litz.kernel.phases import Phases, linear
 from litz.kernel.plan import KernelPlan
-from litz.schedule.crossed import HELD, Crossed, crossed
+from litz.schedule.crossed import BLOCK, HELD, Crossed, crossed
 
-BLOCK = 1 << 11  # elements of short rows that a program holds at once
 EACH = 16  # elements of a thread
 
 
@@ -63,14 +62,9 @@ def _each(rows: int, both: Crossed) -> int:
     """Rows of a program, whole blocks: as many for all where that can be."""
     least = -(-rows // both.programs)
     few = max(1, power_of_two(least + 1) // 4)  # so that little is left of the last block
-    block = min(_block(product(extent(v) for v in both.columns)), few)
+    block = min(max(1, BLOCK // both.row), few)
     first = -(-least // block) * block
     return next((n for n in range(first, 2 * least, block) if rows % n == 0), first)
-
-
-def _block(row: Expr) -> int:
-    """Rows that a program can hold at once."""
-    return max(1, BLOCK // power_of_two(hint(row)))
 
 
 def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
@@ -79,10 +73,10 @@ def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
     if found is None or not plan.parallel or plan.lane not in found.columns:
         return None
     rows, columns = Axis("x", found.rows), Axis("r", found.columns)
-    if not columns.size.is_const or (r := power_of_two(int_value(columns.size))) > HELD:
+    if not columns.size.is_const or (r := found.row) > HELD:
         return None
     most = rows.size.hi or 1  # of all programs
-    x = min(_block(columns.size), most & -most)
+    x = min(max(1, BLOCK // r), most & -most)
     warps = max(1, min(32, x * r // (32 * EACH)))
     config = Config((("x", x), ("r", r)), warps)
     axes = Axes((Axis("z", plan.parallel), rows), columns)
