@@ -85,6 +85,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.ahead and k.form != "crossed":
+        yield f"the next turn's loads in {k.form}, which has no loop over axis x"
     elif k.pairs and (k.form != "once" or not any(pairs_of(k.plan))):
         yield f"accesses of two neighbours in {k.form}, or where there are none"
     elif k.inside and (k.form != "once" or "x" in k.even):

@@ -17,7 +17,7 @@ from litz.index import ONE, Const, Expr, coefficient, size_hint
 from litz.ir.body import REDUCES, Load, Node, Reduce, Store, loops_of, scans, walk
 
 BLOCK: Final = 1 << 11  # elements of short rows that a program holds at once
-UNDER_WAY: Final = 1 << 21  # elements that all programs hold at once, those that wait included
+UNDER_WAY: Final = 1 << 20  # elements that all programs of a large machine hold at once
 DEEP: Final = 4  # rows of a program at least: what it leaves of them is little beside them
 FEW: Final = 128  # programs, of fewer of which a kernel by itself for the columns is quicker
 HELD: Final = 1 << 15  # elements that a program holds: those of its row, and of the columns' sums

@@ -131,6 +131,7 @@ class BlockPlan:
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
+    ahead: a turn of the loop over axis x loads what the next one needs.
     pairs: accesses of two neighbours are one (see ``litz.kernel.blocks.places``).
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
@@ -163,6 +164,7 @@ class BlockPlan:
     rows: tuple[Expr, int] | None = None
     inside: bool = False
     pairs: bool = False
+    ahead: bool = False
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     words: tuple[str, int] | None = None

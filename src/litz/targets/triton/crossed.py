@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from litz.ir.body import Reduce, Store
+import re
+from collections.abc import Sequence
+
+from litz.ir.body import Load, Reduce, Store
 from litz.kernel.nodes import loops_of
 from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
@@ -11,20 +14,27 @@ from litz.targets.triton.reductions import Accumulator, accumulator
 
 
 class CrossedPrinter(PassPrinter):
-    """Prints a plan as a loop over its rows; a value that no row changes comes before it."""
+    """Prints a plan as a loop over its rows; a value that no row changes comes before it.
+
+    Where it fetches ahead, a turn loads what the next one needs before it computes anything.
+    """
 
     def body(self) -> None:
         self.reduced_range()
         rows = self.axes.parallel[-1]
+        size, steps = self.index(rows.size), f"tl.arange(0, XBLOCK){self.spread('x')}"
         self.loop = self.scope = Scope(2, self.top)
-        self.scope.emit(f"xindex = xstart + tl.arange(0, XBLOCK){self.spread('x')}")
+        self.scope.emit(f"xindex = xstart + {steps}")
         if "x" not in self.made.even:
-            self.scope.emit(f"xmask = xindex < {self.index(rows.size)}")
+            self.scope.emit(f"xmask = xindex < {size}")
         self.decode(self.scope, rows)
+        if self.made.ahead:
+            self.fetches(self.top, steps, size)
+            self.fetches(self.scope, "xindex + XBLOCK", size)
         states = [self.state(v) for v in self.reduces if self.is_down(v)]
         whole = [s for s in self.plan.stores if loops_of(s, rows.dims)]
         self.stores(whole)
-        self.top.emit(f"for xstart in range(0, {self.index(rows.size)}, XBLOCK):")
+        self.top.emit(f"for xstart in range(0, {size}, XBLOCK):")
         self.top.lines += self.scope.lines
         self.loop, self.scope = None, self.top
         for v, state in states:
@@ -33,6 +43,25 @@ class CrossedPrinter(PassPrinter):
             assert isinstance(v.node, Reduce)
             self.top.known[v] = state.result(v.node)
         self.stores([s for s in self.plan.stores if s not in whole])
+
+    def fetches(self, scope: Scope, first: str, size: str) -> None:
+        """Which rows are fetched from here on."""
+        scope.emit(f"xnext = {first}")
+        scope.emit(f"xfetched = xnext < {size}")
+
+    def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
+        if not self.made.ahead or "x" not in v.axes or args or v.conds:
+            return super().load(v, node, args)
+        covered, self.covered = self.covered, self.covered - {"x"}
+        text = super().load(v, node, args)
+        self.covered = covered
+        (q,) = self.axes.parallel[-1].dims
+        text = re.sub(rf"\b(xindex|{q})\b", "xnext", text).replace("xmask", "xfetched")
+        name, ahead = self.fresh(), self.fresh("ahead")
+        self.top.emit(f"{ahead} = {text}")
+        self.scope.emit(f"{name} = {ahead}")
+        self.scope.emit(f"{ahead} = {text}")
+        return name
 
     def is_down(self, v: Value) -> bool:
         return isinstance(v.node, Reduce) and set(v.node.axes) == set(self.axes.parallel[-1].dims)
