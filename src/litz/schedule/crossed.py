@@ -20,7 +20,8 @@ BLOCK: Final = 1 << 11  # elements of short rows that a program holds at once
 UNDER_WAY: Final = 1 << 20  # elements that all programs of a large machine hold at once
 DEEP: Final = 4  # rows of a program at least: what it leaves of them is little beside them
 FEW: Final = 128  # programs, of fewer of which a kernel by itself for the columns is quicker
-HELD: Final = 1 << 15  # elements that a program holds: those of its row, and of the columns' sums
+HELD: Final = 1 << 16  # registers that a program has
+BESIDE: Final = 2  # for each element of a row, beside those of what is loaded and summed
 OTHER: Final = "its rows and columns are not those of one matrix in memory"
 OPEN: Final = "sizes are open"
 LONG: Final = "no program holds its rows beside what it has of their columns"
@@ -127,7 +128,7 @@ def why_not(c: Crossed | None, stores: Sequence[Store], saved: int, before: int)
         return OPEN
     loads = {n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Load)}
     whole = sum(any(v in n.vars for v in c.columns) for n in loads)
-    if c.row * (whole + len(c.down)) > HELD:
+    if c.row * (whole + len(c.down) + BESIDE) > HELD:
         return LONG
     if c.programs < FEW or 2 * (c.left - before) > saved:
         return SHORT
