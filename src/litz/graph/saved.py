@@ -171,13 +171,15 @@ class _Parts:
             again.append(at)
             (at,) = at.all_input_nodes
         norm = at.args[0] if at.target is operator.getitem and at.args[1] == 0 else None
-        if own is None or n in self.shown or not isinstance(norm, Node) or norm.target not in NORMS:
+        if own is None or not isinstance(norm, Node) or norm.target not in NORMS:
+            return
+        if any(c in self.shown for c in (*again, at)):
             return
         of: dict[Any, Node] = {u.args[1]: u for u in norm.users}
         given: Any = norm.args[: NORMS[norm.target]]
         x, _, *affine = given
         read = [x, *(of.get(k) for k in range(1, len(norm.meta["val"]))), *affine]
-        known = [None if a is None else self.inputs.get(a.name) for a in read]
+        known = [self.inputs[a.name] if a in self.saved else None for a in read]
         wide = torch.float32 if x.meta["val"].dtype.itemsize == 2 else x.meta["val"].dtype
         kept = all(a is None or k is not None for a, k in zip(read, known, strict=True))
         statistics = read[1 : len(norm.meta["val"])]
