@@ -123,6 +123,30 @@ def test_log_softmax_is_computed_again(name: str, dtype: torch.dtype) -> None:
     assert graphs[0][0] == "forward" and (LOG_SOFTMAX in names) is kept
 
 
+# How many matrices the forward graph saves: what is normed, and what that cannot give.
+NORMS: dict[str, tuple[Loss, int]] = {
+    "loss": (lambda x, w, y: F.layer_norm(x @ w, (40,)).square().mean() * y.sum(), 1),
+    "gelu": (lambda x, w, y: F.gelu(F.layer_norm(x @ w, (40,))).sin().sum(), 1),
+    "multiplied": (lambda x, w, y: (F.layer_norm(x @ w, (40,)) @ w.t()).sin().sum(), 2),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_what_a_norm_is_made_into_is_computed_again(name: str) -> None:
+    loss, count = NORMS[name]
+    given = draw(24, 8, dtype=torch.float64), draw(8, 40, dtype=torch.float64)
+    graphs: list[tuple[str, GraphModule]] = []
+    x, w = (t.requires_grad_() for t in given)
+    grads = [
+        torch.autograd.grad(fn(x, w, torch.arange(24)), (x, w))
+        for fn in (compiled(loss, graphs), loss)
+    ]
+    torch.testing.assert_close(*grads)
+    saved: Any = graphs[0][1].graph.output_node().args[0]
+    kept = [n for n in saved if [*n.meta["val"].shape] == [24, 40]]
+    assert graphs[0][0] == "forward" and len(kept) == count
+
+
 def test_logits_that_a_caller_writes_do_not_change_gradients() -> None:
     given = draw(24, 8, dtype=torch.bfloat16), draw(8, 40, dtype=torch.bfloat16)
     x, w = (t.requires_grad_() for t in given)

@@ -68,6 +68,9 @@ class Case:
     dynamic: bool = True
 
 
+DECOMPOSED = pytest.mark.skipif(torch.__version__ < (2, 12), reason="it is traced as a call")
+
+
 def beside_another(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
     """Attention whose gradient lies in rows of another's; see ``layouts.stated_by``."""
     out = cudnn_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -724,19 +727,32 @@ def test_returned_logits_are_a_copy_of_padded_ones() -> None:
     check([forward, backward])
 
 
-def normed(x: Tensor, w: Tensor) -> Tensor:
-    return torch.nn.functional.rms_norm(x, (256,), w).square().mean()
+def test_a_norm_s_gradient_reads_its_matrices_once() -> None:
+    """What rows of it need, and the gradients of weight and bias, which sum columns."""
+
+    def normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(x, (256,), w, b)
+
+    _, backward = trace(normed, floats(8192, 256), floats(256), floats(256))
+    (kernel,) = backward.stages.kernels
+    assert isinstance(kernel.recipe, BlockRecipe)
+    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "passes"]
+    check([backward])
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 12), reason="its trace keeps more of a norm")
-def test_a_norm_and_its_loss_store_nothing_but_the_gradient() -> None:
+@pytest.mark.parametrize("norm", [F.layer_norm, pytest.param(F.rms_norm, marks=DECOMPOSED)])
+def test_a_norm_and_its_loss_store_nothing_but_the_gradient(norm: Callable[..., Tensor]) -> None:
     """The row that has a scale adds up its part of the loss; what is cheap is computed twice."""
+
+    def normed(x: Tensor, w: Tensor) -> Tensor:
+        return norm(x, (256,), w).square().mean()
+
     forward, backward = trace(normed, floats(1024, 256), floats(256))
     for made, large in ((forward, 0), (backward, 1)):
         assert made.stages.program is not None
         temps = [b for b in made.stages.program.buffers.values() if b.kind == "temp"]
         assert sum([str(n) for n in b.shape] == ["1024", "256"] for b in temps) == large
-    assert [len(k.plan.params) for k in forward.stages.kernels] == [4, 2]
+    assert [len(k.plan.params) for k in forward.stages.kernels] == [4 + (norm is F.layer_norm), 2]
 
 
 ALONE: tuple[tuple[Callable[..., Any], Spec, list[str]], ...] = (

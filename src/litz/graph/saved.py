@@ -1,7 +1,8 @@
 """What a forward graph saves for its backward graph, with as few bytes as that can have.
 
 A log-softmax that the forward graph itself need not store is not saved: the backward graph computes
-it anew, to the same bits, from what it was made of and from two numbers a row.  Products that are
+it anew, to the same bits, from what it was made of and from two numbers a row; a norm likewise, and
+what it is made into element by element.  Products that are
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
 computes more columns, and kernels read such rows whole.  Of a view of an input the input is saved:
 by that PyTorch sees that somebody wrote it before the backward pass.
@@ -33,6 +34,8 @@ PASSING: Final = frozenset({
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.gather.default,
     aten.nll_loss_forward.default, aten.nll_loss2d_forward.default,
 })  # fmt: skip
+# Norms, and how many of their arguments say of what: the values, the shape of a row, weight, bias.
+NORMS: Final = {aten.native_layer_norm.default: 4, aten._fused_rms_norm.default: 3}
 PRODUCTS: Final = frozenset({
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
 })  # fmt: skip
@@ -54,6 +57,9 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
         made = _attached(n) if isinstance(n, Node) else None
         if made is not None and made.target is aten._log_softmax.default:
             both.leave_out(n, made)
+    for n in dict.fromkeys(both.saved):
+        if isinstance(n, Node) and n.op == "call_function":
+            both.leave_out_norm(n)
     for n in both.saved:
         if isinstance(n, Node) and n.target in PRODUCTS:
             both.widen(n)
@@ -153,6 +159,43 @@ class _Parts:
                 known[c] = self.backward.node_copy(c, known.__getitem__)
             low = add_call(own, aten.sub.Tensor, (_wide(own, known[x]), known[top]), {})
             own.replace_all_uses_with(_less(own, low, known[logs]))
+        self.backward.erase_node(own)
+
+    def leave_out_norm(self, n: Node) -> None:
+        """Compute anew, to the same bits, what a norm is made into element by element.
+
+        That is where what it is of is saved besides, and all that reads it is of that kind.
+        """
+        again, at, own = list[Node](), n, self.inputs.get(n.name)
+        while len(again) < MOST and _is_pointwise(at) and len(at.all_input_nodes) == 1:
+            again.append(at)
+            (at,) = at.all_input_nodes
+        norm = at.args[0] if at.target is operator.getitem and at.args[1] == 0 else None
+        if own is None or not isinstance(norm, Node) or norm.target not in NORMS:
+            return
+        if any(c in self.shown for c in (*again, at)):
+            return
+        of: dict[Any, Node] = {u.args[1]: u for u in norm.users}
+        given: Any = norm.args[: NORMS[norm.target]]
+        x, _, *affine = given
+        read = [x, *(of.get(k) for k in range(1, len(norm.meta["val"]))), *affine]
+        known = [self.inputs[a.name] if a in self.saved else None for a in read]
+        wide = torch.float32 if x.meta["val"].dtype.itemsize == 2 else x.meta["val"].dtype
+        kept = all(a is None or k is not None for a, k in zip(read, known, strict=True))
+        statistics = read[1 : len(norm.meta["val"])]
+        exact = all(a is not None and a.meta["val"].dtype is wide for a in statistics)
+        if not kept or not exact or not all(map(_is_pointwise, own.users)):
+            return
+        if not all(u.op == "output" or _is_pointwise(u) for c in (*again, at) for u in c.users):
+            return
+        self.changed = True
+        self._save(n, own, ())
+        first = next(a for a in self.backward.nodes if a.op != "placeholder")
+        with self.backward.inserting_before(first):
+            made = _normed(own, norm, known)
+            for c in reversed(again):
+                made = self.backward.node_copy(c, dict.fromkeys(c.all_input_nodes, made).get)
+            own.replace_all_uses_with(made)
         self.backward.erase_node(own)
 
     def widen(self, n: Node) -> None:
@@ -263,6 +306,22 @@ def _less(n: Node, low: Node, logs: Node) -> Node:
         found = add_call(n, aten.clone.default, (found,), rows)
     narrow = found.meta["val"].dtype is not val.dtype
     return add_call(n, aten._to_copy.default, (found,), {"dtype": val.dtype}) if narrow else found
+
+
+def _normed(n: Node, norm: Node, known: Sequence[Node | None]) -> Node:
+    """A norm from its argument, its statistics, and its weight and bias."""
+    x, *statistics = known[: len(norm.meta["val"])]
+    assert x is not None
+    made = _wide(n, x)
+    if len(statistics) > 1:
+        made = add_call(n, aten.sub.Tensor, (made, statistics[0]), {})
+    made = add_call(n, aten.mul.Tensor, (made, statistics[-1]), {})
+    affine = known[len(norm.meta["val"]) :]
+    for a, op in zip(affine, (aten.mul.Tensor, aten.add.Tensor), strict=False):
+        made = made if a is None else add_call(n, op, (made, _wide(n, a)), {})
+    dtype = norm.meta["val"][0].dtype
+    narrow = made.meta["val"].dtype is not dtype
+    return add_call(n, aten._to_copy.default, (made,), {"dtype": dtype}) if narrow else made
 
 
 def _attached(n: Node) -> Node:

@@ -14,6 +14,15 @@ from litz.kernel.phases import Temporary, linear, normalised
 from litz.kernel.plan import KernelPlan
 
 
+def digits(position: Expr, loops: Sequence[Expr]) -> dict[Expr, Expr]:
+    """Each of several loops at a position in all of them."""
+    found: dict[Expr, Expr] = {}
+    for v in reversed(loops[1:]):
+        found[v] = position % extent(v)
+        position = position // extent(v)
+    return {**found, loops[0]: position}
+
+
 class Parts:
     """Rows of ``size`` elements in parts of ``part``, of which the last may reach beyond the end.
 

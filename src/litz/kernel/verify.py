@@ -67,7 +67,7 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
             size = int_value(sizes[name]) if sizes[name].is_const else None
             if n < 1 or n & (n - 1):
                 yield f"a block of {n} along {name} is no power of two"
-            if name in k.even and (size is None or size % n):
+            if name in k.even and n > 1 and (size is None or size % n):
                 yield f"blocks of {n} do not divide {name}"
             if name == "r" and k.persistent and n < (sizes[name].hi or n + 1):
                 yield f"a block of {n} does not hold all of r"
@@ -85,6 +85,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.ahead and k.form != "crossed":
+        yield f"the next turn's loads in {k.form}, which has no loop over axis x"
     elif k.pairs and (k.form != "once" or not any(pairs_of(k.plan))):
         yield f"accesses of two neighbours in {k.form}, or where there are none"
     elif k.inside and (k.form != "once" or "x" in k.even):

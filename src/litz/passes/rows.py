@@ -1,7 +1,8 @@
 """Reductions over all elements, by rows where rows are reduced besides.
 
 The loss of a normalised matrix, say: a program that has a row's scale holds the row, and adds up
-what the loss has of it.  By itself such a reduction would read all of it again.
+what the loss has of it.  By itself such a reduction would read all of it again.  The same goes for
+what is stored along the rows because of what they come to: a softmax, say.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from litz.ir.body import (
     Rewriter,
     Store,
     load,
+    loads,
     reduce,
     reduces_evenly,
     replaced,
@@ -39,6 +41,7 @@ from litz.ir.program import Buffer, Loops, Program, ProgramNode
 
 ROWS = 512  # that keep a large machine busy
 ROW = 64  # elements, so that what rows come to is little beside them
+LONG = 1 << 13  # elements that several programs share, in two kernels
 
 
 @dataclass(frozen=True)
@@ -53,30 +56,67 @@ class ReduceByRows:
 
     def __call__(self, program: Program) -> Program:
         nodes: list[ProgramNode] = []
-        rows: list[Loops] = []  # nests that reduce rows, so far
+        rows: list[_Rows] = []  # nests that reduce rows, so far
         buffers = dict(program.buffers)
         names = (x for n in count(len(buffers)) if (x := f"buf{n}") not in buffers)
         for n in program.nodes:
             if isinstance(n, Loops) and n.device.partition(":")[0] in self.blocks:
-                axes = next((len(r.axes) for r in rows if _shares(r, n)), 0)
+                axes = next((len(r.nest.axes) for r in rows if _shares(r, n)), 0)
                 if axes:
                     own, n = _parts(n, axes, names, buffers)
                     nodes.append(own)
                 elif n.axes and n.reduce_axes:
-                    rows.append(n)
+                    rows.append(_Rows(n))
+                elif n.axes:
+                    rows = [_follow(r, n) for r in rows]
             nodes.append(n)
         if len(nodes) == len(program.nodes):
             return program
         return replace(program, nodes=tuple(nodes), buffers=buffers)
 
 
-def _shares(rows: Loops, n: Loops) -> bool:
-    """Whether a nest reduces all of what another reads by rows, many and not short."""
-    loops = (*rows.axes, *rows.reduce_axes)
-    if n.axes or [v.extent for v in n.reduce_axes] != [v.extent for v in loops]:  # type: ignore[attr-defined]
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A nest that reduces rows; stored: places, in its loops, of what goes on along the rows."""
+
+    nest: Loops
+    stored: frozenset[tuple[str, Expr]] = frozenset()
+
+    @property
+    def loops(self) -> tuple[Expr, ...]:
+        return (*self.nest.axes, *self.nest.reduce_axes)
+
+
+def _follow(rows: _Rows, n: Loops) -> _Rows:
+    """With what another nest stores at every point of the rows, if it needs what they come to."""
+    if not _same_loops(rows, n.axes):
+        return rows
+    turn = Substitution(dict(zip(n.axes, rows.loops, strict=True)))
+    made = {s.buffer for s in rows.nest.stores}
+    read = {(x.buffer, turn(x.index)) for x in loads(tuple(r for s in n.stores for r in s.roots()))}
+    if made.isdisjoint(b for b, _ in read) and rows.stored.isdisjoint(read):
+        return rows
+    plain = (s for s in n.stores if s.mode == "set" and not s.indirect and s.mask is None)
+    return replace(rows, stored=rows.stored.union((s.buffer, turn(s.index)) for s in plain))
+
+
+def _same_loops(rows: _Rows, loops: Sequence[Expr]) -> bool:
+    return [v.extent for v in loops] == [v.extent for v in rows.loops]  # type: ignore[attr-defined]
+
+
+def _shares(rows: _Rows, n: Loops) -> bool:
+    """Whether a nest reduces all of what another reads by rows that are not short.
+
+    They are many, or whole in a program and of several that would take two kernels by themselves.
+    """
+    if n.axes or not _same_loops(rows, n.reduce_axes):
         return False
-    sizes = (product(v.extent for v in some) for some in (rows.axes, rows.reduce_axes))  # type: ignore[attr-defined]
-    if any(size_hint(e, default=0) < least for e, least in zip(sizes, (ROWS, ROW), strict=True)):
+    nest, loops = rows.nest, rows.loops
+    count, row = (
+        size_hint(product(v.extent for v in some), default=0)  # type: ignore[attr-defined]
+        for some in (nest.axes, nest.reduce_axes)
+    )
+    if row < ROW or (count < ROWS and not row <= LONG < count * row):
         return False
     found = _reduces(n)
     plain = all(not r.row.positional and not r.row.counts for r in found)
@@ -86,8 +126,9 @@ def _shares(rows: Loops, n: Loops) -> bool:
     if not found or not plain or not even:
         return False
     turn = Substitution(dict(zip(loops, n.reduce_axes, strict=True)))
-    along = (x for x in _whole(rows, loops) if _is_along(x, rows.reduce_axes))
+    along = (x for x in _whole(nest, loops) if _is_along(x, nest.reduce_axes))
     read = {(x.buffer, turn(x.index)) for x in along}
+    read |= {(b, turn(e)) for b, e in rows.stored}
     return any((x.buffer, x.index) in read for x in _whole(n, n.reduce_axes))
 
 

@@ -227,13 +227,31 @@ def _order(left: Space, right: Space, atoms: list[_Atom]) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def alignments(
-    left: Space, right: Space, shared: tuple[tuple[Expr, Expr], ...]
+    left: Space, right: Space, shared: tuple[tuple[Expr, Expr], ...], crossing: bool = False
 ) -> tuple[Alignment, ...]:
     """Candidate fused spaces, the likeliest first.
 
-    shared: pairs (index on the left, index on the right) of accesses to one buffer.
+    shared: pairs (index on the left, index on the right) of accesses to one buffer.  crossing: also
+    those in which each side goes over what the other reduces.
     """
-    return tuple(_alignments(left, right, shared))
+    found = tuple(_alignments(left, right, shared))
+    return (*found, *_crossings(left, right, shared)) if crossing else found
+
+
+def _crossings(
+    left: Space, right: Space, shared: Sequence[tuple[Expr, Expr]]
+) -> Iterator[Alignment]:
+    """Both sides' loops as one nest of reduced ones, of which each reduction runs over some."""
+    if not left.reduce_axes or not right.reduce_axes:
+        return
+    for a, b in shared:
+        atoms = _match_access(a, left, b, right)
+        full = None if atoms is None else _rest(left, right, atoms)
+        if full is None or any(x.left is None or x.right is None for x in full):
+            continue
+        if all(_reduced(left, right, x) for x in full) and not _legal_roles(left, right, full):
+            yield _build(left, right, full)
+            return
 
 
 def _alignments(

@@ -15,6 +15,7 @@ from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
 from litz.ir.skeletons import fault
 from litz.schedule.align import Alignment, Space, alignments
+from litz.schedule.crossed import Crossed, crossed, why_not
 from litz.schedule.dependencies import Dependencies, dependencies
 from litz.schedule.groups import bytes_hint
 from litz.schedule.merge import ELSEWHERE, FusionGroup, joined, merge
@@ -289,27 +290,38 @@ class Fusion:
         ]
         why = LOOPS
         ordered = self.deps.before(self.number(first), self.number(second))
-        for how in alignments(first.space, second.space, tuple(shared[:8])):
+        blocks = self._in_blocks(first)
+        for how in alignments(first.space, second.space, tuple(shared[:8]), blocks):
             merged = merge(first, second, how, self.roots, ordered)
             if isinstance(merged, str):
                 why = merged
-            elif not (self._worth(first, second, how) or self._in_parts(merged)):
+                continue
+            nested = blocks and not is_even(merged.stores, merged.space.reduce_axes)
+            both = crossed(merged.stores, merged.space.reduce_axes) if nested else None
+            worth = both is not None or self._worth(first, second, how)
+            if not (worth or self._in_parts(merged)):
                 why = ROWS
-            elif not self._saves(first, second, how):
+            elif not (saved := self._saved(first, second, how)):
                 why = NOTHING
-            elif self._nests_worse(first, second, merged):
-                why = NESTED
+            elif nested and (reason := self._nested(first, second, merged, both, saved)):
+                why = reason
             else:
                 return merged
         return why
 
-    def _nests_worse(self, a: FusionGroup, b: FusionGroup, merged: FusionGroup) -> bool:
-        """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
-        if not self._in_blocks(merged):
-            return False
-        if is_even(merged.stores, merged.space.reduce_axes):
-            return False
-        return all(is_even(g.stores, g.space.reduce_axes) for g in (a, b))
+    def _nested(
+        self, a: FusionGroup, b: FusionGroup, merged: FusionGroup, both: Crossed | None, saved: int
+    ) -> str:
+        """Why no merge makes loops within loops, which one lane of a GPU runs point by point.
+
+        both: rows and columns of one matrix, which programs reduce that go over rows.
+        """
+        known = [crossed(g.stores, g.space.reduce_axes) for g in (a, b)]
+        if not any(known) and not all(is_even(g.stores, g.space.reduce_axes) for g in (a, b)):
+            return ""
+        left = sum(c.left for c in known if c is not None)
+        why = why_not(both, merged.stores, saved, left)
+        return f"{NESTED}: {why}" if why else ""
 
     def _in_blocks(self, g: FusionGroup) -> bool:
         return g.device.partition(":")[0] in self.settings.blocks
@@ -339,15 +351,15 @@ class Fusion:
         # Few long rows: the reductions split over threads, but then nothing may follow them.
         return not (a.space.reduce_axes and _follows(a, b)) or _only_scans(a)
 
-    def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
-        """Whether the fused loops touch at one place what a group hands on, or else most bytes
-        of what both touch: a matrix that one of them walks across would be read in strides.
+    def _saved(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> int:
+        """Bytes that the fused loops touch at one place.
 
-        What both read, or write parts of, may lie near as well: in the lines of memory that one of
-        them touches anyway.
+        0 where one hands on nothing there, and they are not most of what both touch: a matrix that
+        one of them walks across would be read in strides.  What both read, or write parts of, may
+        lie near as well: in the lines of memory that one of them touches anyway.
         """
         sub_a, sub_b = substitution(how.left), substitution(how.right)
-        kept = apart = 0
+        kept = apart = handed = 0
         for x in dict.fromkeys((*a.writes, *a.reads)):
             theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
             if not theirs:
@@ -355,14 +367,13 @@ class Fusion:
             mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
             places = [sub_b(i) for i in theirs]
             if any(i in mine for i in places):
-                if x in a.writes:
-                    return True
+                handed += x in a.writes
                 kept += self.bytes[x]
             elif any(_is_near(i, m) for i in places for m in mine):
                 kept += self.bytes[x]
             else:
                 apart += self.bytes[x]
-        return kept > 0 and kept >= apart
+        return max(handed, kept) if handed or kept >= apart else 0
 
     # --- result -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, Scan, is_even, walk
 from litz.ir.reductions import by_update
 from litz.ir.scans import sorts_of
-from litz.kernel.blocks import attention, lookback, matmul, split
+from litz.kernel.blocks import attention, crossed, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.draws import shared_draws
 from litz.kernel.blocks.narrow import flushed, narrow
@@ -72,7 +72,7 @@ def in_way(plan: KernelPlan, style: Style, way: str) -> BlockRecipe | str:
 
 def _divided(plan: KernelPlan) -> Phases | None:
     if plan.skeleton is None:
-        return split.divide(plan)
+        return crossed.divide(plan) or split.divide(plan)
     if plan.skeleton.kind == product.KIND:
         return matmul.divide(plan)
     return attention.divide(plan)
@@ -95,7 +95,8 @@ def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:
     if lookback.looks_back(plan):
         made = _looking_back(plan, wide, style)
     elif serial or not is_even(plan.stores, plan.reduced):
-        made = in_nest(plan, "serial" if serial else "nest", wide)
+        rows = None if serial else crossed.in_blocks(plan, wide)
+        made = rows or in_nest(plan, "serial" if serial else "nest", wide)
     else:
         made = _blocks(plan, wide, style, held)
     return replace(made, reaches=reaches(plan)) if wide and plan.ints else made

@@ -15,8 +15,9 @@ from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
 Form = Literal[
-    "once", "persistent", "passes", "lookback", "nest", "serial", "attention", "gradient", "matmul"
-]
+    "once", "persistent", "passes", "crossed", "lookback", "nest", "serial",
+    "attention", "gradient", "matmul",
+]  # fmt: skip
 
 
 GRID = 65535  # programs along the second and third axis of a grid
@@ -117,9 +118,10 @@ class BlockPlan:
     """A plan as one kernel over blocks.
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
-    ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``lookback``, ``attention``, ``gradient``, ``matmul``: see the
-    files of ``litz.kernel.blocks``.
+    ``passes``: loops of blocks along it; ``crossed``: a block holds all of it, and a loop goes
+    over axis x (see ``litz.kernel.blocks.crossed``); ``nest``: a loop for every reduced dim;
+    ``serial``: one program, a loop for every dim; ``lookback``, ``attention``, ``gradient``,
+    ``matmul``: see the files of ``litz.kernel.blocks``.
     passes: over the reduced axis, in order; of a nest the loops of stores.  totals: sums of
     softmaxes and their maxima, by the numbers of the reductions (see
     ``litz.kernel.passes.reductions``); so many neighbours share a maximum.
@@ -129,6 +131,7 @@ class BlockPlan:
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
+    ahead: a turn of the loop over axis x loads what the next one needs.
     pairs: accesses of two neighbours are one (see ``litz.kernel.blocks.places``).
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
@@ -163,6 +166,7 @@ class BlockPlan:
     rows: tuple[Expr, int] | None = None
     inside: bool = False
     pairs: bool = False
+    ahead: bool = False
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     words: tuple[str, int] | None = None
@@ -178,12 +182,15 @@ class BlockPlan:
 
     @property
     def persistent(self) -> bool:
-        return self.form == "persistent"
+        """Whether a block holds all of the reduced axis."""
+        return self.form in ("persistent", "crossed")
 
     @property
     def gridded(self) -> tuple[Axis, ...]:
         """The axes of which programs take a block each, the outermost first."""
         parallel, reduced = self.axes.parallel, self.axes.reduced
+        if self.form == "crossed":
+            return parallel[:-1]
         return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
 
     def reach(self, axis: Axis) -> Expr:

@@ -320,6 +320,8 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
     first = (64, 16, 2) if many else (64, 32, 8)
+    if rows // 64 <= PROGRAMS // 8:  # more programs do with less of a line
+        first = (max(16, 64 // narrowest(plan)), 64, 4)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))

@@ -44,7 +44,7 @@ from litz.kernel.nodes import (
     roots,
 )
 from litz.kernel.opened import SIZE
-from litz.kernel.parts import Parts
+from litz.kernel.parts import Parts, digits
 from litz.kernel.passes import along_passes, by_level
 from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
 from litz.kernel.plan import KernelPlan
@@ -152,15 +152,6 @@ def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
     return const([*whole, *even, uneven][0])
 
 
-def _digits(position: Expr, loops: Loops) -> dict[Expr, Expr]:
-    """Each of several loops at a position in all of them."""
-    found: dict[Expr, Expr] = {}
-    for v in reversed(loops[1:]):
-        found[v] = position % extent(v)
-        position = position // extent(v)
-    return {**found, loops[0]: position}
-
-
 class _Maker(Parts):
     """kept: reduced dims that the first kernel of every pass leaves to the second.
 
@@ -183,7 +174,7 @@ class _Maker(Parts):
         else:
             sizes = [size_hint(extent(v)) for v in self.outer]
             super().__init__(plan, size, _part(sizes, parts, ALIGNED))
-            self.loops, self.moved = (self.q,), _digits(self.position, self.outer)
+            self.loops, self.moved = (self.q,), digits(self.position, self.outer)
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.left: dict[Node, Temporary] = {}  # of each part of a state

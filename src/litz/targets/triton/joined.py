@@ -31,6 +31,7 @@ from litz.targets.triton.source import Column, Launch, Row, Table, TritonKernel
 CELL = 8  # bytes
 ROWS = 8  # a table has room for a multiple of so many, so that kernels serve different counts
 BODIES = 8  # in one kernel: all take the registers of the greediest
+APART = ("lookback", "crossed")  # forms whose programs are no blocks of their axes alone
 LARGE = 1 << 25  # points of the calls of one body beside which a launch takes no time
 TABLE = 'TABLE: tl.constexpr = "{}_param_0"'
 
@@ -50,7 +51,7 @@ def calls_in(room: int, recipe: BlockRecipe) -> int:
     A kernel in parts, as few long rows have, is as many launches.
     """
     several = len(recipe.kernels) != 1
-    if several and (not recipe.kernels or any(k.form == "lookback" for k in recipe.kernels)):
+    if several and (not recipe.kernels or any(k.form in APART for k in recipe.kernels)):
         return 0
     if recipe.plan.skeleton is not None or recipe.style.block_pointers:
         return 0

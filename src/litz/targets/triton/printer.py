@@ -173,7 +173,7 @@ class Printer(ABC):
 
     def parallel(self) -> None:
         """The program's place along the parallel axes."""
-        axes = self.axes.parallel
+        axes = [a for a in self.axes.parallel if a in self.made.gridded]
         self.pids = pids = self.program_ids(tuple(reversed(self.made.gridded)))
         for a in axes:
             pid, name = pids[a.name], f"{a.name}index"

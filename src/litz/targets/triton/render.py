@@ -9,6 +9,7 @@ from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Style
 from litz.kernel.blocks.ways import Ways
 from litz.kernel.plan import KernelPlan, Param
 from litz.targets.triton.attention import AttentionPrinter
+from litz.targets.triton.crossed import CrossedPrinter
 from litz.targets.triton.extents import extents
 from litz.targets.triton.gradient import GradientPrinter
 from litz.targets.triton.matmul import MatmulPrinter
@@ -126,6 +127,8 @@ def _printer(made: BlockPlan, name: str, style: Style) -> Printer:
         return MatmulPrinter(made, name)
     if made.form == "gradient":
         return GradientPrinter(made, name)
+    if made.form == "crossed":
+        return CrossedPrinter(made, name)
     if made.form in ("nest", "serial"):
         return NestPrinter(made, name)
     return (RectanglePrinter if style.block_pointers else PassPrinter)(made, name)

@@ -1,0 +1,77 @@
+"""Reductions of rows and of columns of one matrix, in programs that go over rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from judge import check
+
+from tests.quick import some
+
+pytest.importorskip("triton.language")
+
+import litz  # noqa: E402
+from litz.kernel.parse import parse_recipe  # noqa: E402
+from litz.kernel.verify import verify  # noqa: E402
+
+Tensor = torch.Tensor
+HALF = torch.bfloat16
+TRITON = {"target": "triton"}
+
+
+def normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """A layer norm of what a bias was added to: the gradients of all three sum columns."""
+    return F.layer_norm(x + b, x.shape[-1:], w, b)
+
+
+def scaled(x: Tensor, w: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], w)
+
+
+def several(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Columns of what rows are reduced for, and others."""
+    return x.softmax(-1), x.amax(0) * 2, (x * x.sum(-1, keepdim=True)).sum(0)
+
+
+def beyond(x: Tensor) -> Tensor:
+    """Rows that need what columns are reduced to take a kernel more."""
+    return (x - x.sum(0)).softmax(-1) * x.softmax(-1)
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype).requires_grad_()
+
+
+CASES = {
+    "half, odd": (scaled, (leaf(521, 67, dtype=HALF), leaf(67, dtype=HALF))),
+    "odd": (scaled, (leaf(521, 67), leaf(67))),
+    "sliced": (lambda x, w: scaled(x[:, 1:91], w), (leaf(523, 99), leaf(90))),
+    "several loops of rows": (normed, (leaf(3, 175, 64), leaf(64), leaf(64))),
+    "short rows": (normed, (leaf(576, 48), leaf(48), leaf(48))),
+}
+
+
+@pytest.mark.parametrize("name", some(list(CASES), 1))
+def test_gradients(name: str) -> None:
+    fn, args = CASES[name]
+    check(fn, *args, grad=True, runs=1, **TRITON)
+
+
+def test_reductions() -> None:
+    check(several, torch.randn(530, 50), runs=1, **TRITON)
+
+
+def test_rows_and_columns_are_one_kernel_and_a_small_one() -> None:
+    (graph,) = litz.explain(several, torch.randn(530, 50), options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "passes"]
+    assert kernel.recipe.kernels[0].configs[0].block("x") == 2
+    verify(kernel.recipe)
+    assert parse_recipe(kernel.recipe.text) == kernel.recipe
+
+
+def test_columns_that_rows_need_stay_apart() -> None:
+    (graph,) = litz.explain(beyond, torch.randn(530, 50), options=TRITON).graphs
+    forms = [k.form for kernel in graph.stages.kernels for k in kernel.recipe.kernels]
+    assert "crossed" not in forms and "nest" not in forms
