@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Expr, coefficient, const, product, size_hint
+from litz.index import Const, Expr, coefficient, const, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
@@ -39,7 +39,8 @@ HEAVY = 20  # cost for each byte of a point from which it is bound by them alone
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
-HELD_COLUMN = 64  # elements of a column that a block holds
+HELD_COLUMN = 64  # elements of a column that a block holds with ease
+NARROW = 16  # columns of a block at least
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
@@ -74,7 +75,11 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
         return size <= PERSISTENT
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
-    return size <= HELD_COLUMN  # down columns a block needs width besides
+    # Down columns a block needs width besides.  A loop waits for each of its turns, which counts
+    # where few programs run beside it, and it reads again what more than one pass needs.
+    few = hint(product(extent(v) for v in plan.parallel)) < 64 * PROGRAMS
+    most = 4 * HELD_COLUMN if few or reads_again(plan) else HELD_COLUMN
+    return size <= HELD_COLUMN or size * streams(plan) <= min(2 * most, PERSISTENT // NARROW)
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -133,12 +138,25 @@ def _widths(
     """
     each = _access(plan)
     few, warps = _each(plan, warps)
-    first = min(few, most), warps
+    first = min(few, most, max(1, each // max(1, _apart(plan)))), warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
             block //= 2
         yield block, warps
+
+
+def _apart(plan: KernelPlan) -> int:
+    """Loads of a point that lie apart from those of its neighbours along the lane.
+
+    The more of such points a thread has, the further apart lie those of its neighbours: each load
+    of a warp touches as many more lines.  Many loads are under way without that.
+    """
+    pairs = pairs_of(plan)[0]
+    lane, loads = plan.lane, {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    alone = loads - {*pairs, *pairs.values()}
+    steps = [coefficient(n.index, lane) for n in alone if lane is not None]
+    return sum(isinstance(c, Const) and abs(c.value) > 1 for c in steps)
 
 
 def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
@@ -285,7 +303,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         short = best, warp // 32 * r if best >= warp else 32
         for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
             x = min(width, power_of_two(rows))
-            while x * r > 4096 and x > 16:
+            while x * r > 4096 and x > NARROW:
                 x //= 2
             out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
         return tuple(dict.fromkeys(out))
@@ -330,14 +348,18 @@ def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Con
     return tuple(dict.fromkeys(out))
 
 
+def reads_again(plan: KernelPlan) -> bool:
+    """Whether more than one pass over the reduced dims needs what lies along them."""
+    levels = reduce_levels(roots(plan.stores))
+    return any(loops_of(s, plan.reduced) for s in plan.stores) or max(levels.values()) >= 1
+
+
 def _warps_to_reread(plan: KernelPlan, size: int) -> int:
     """Warps of a program such that the rows under way at one time stay in the cache.
 
     1 where rows are read once.
     """
-    levels = reduce_levels(roots(plan.stores))
-    full = any(loops_of(s, plan.reduced) for s in plan.stores)
-    if not full and max(levels.values()) < 1:
+    if not reads_again(plan):
         return 1
     loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
     row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))

@@ -46,7 +46,7 @@ from litz.kernel.nodes import (
 from litz.kernel.opened import SIZE
 from litz.kernel.parts import Parts
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
+from litz.kernel.phases import Phases, Temporary, in_tiles, linear, sizes_of, values_between
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
@@ -262,10 +262,12 @@ class _Maker(Parts):
         masks = [first if s.mask is None else nodes.masked(first, s.mask, no) for s in flat]
         once = [replace(s, mask=mask) for s, mask in zip(flat, masks, strict=True)]
         made = self.phase((*self.plan.parallel, *dims), (self.r, *self.kept), [*left, *once])
+        if in_tiles(made).tile is not None:  # what lies across the lane is better read in tiles
+            return None
         apart = made.lane is None or any(
             coefficient(s.index, made.lane) is not const(1) for s in made.stores[: len(left)]
         )
-        return None if apart or made.tile is not None or not combined_along(made) else made
+        return None if apart or not combined_along(made) else made
 
     def reduce_parts(
         self,
