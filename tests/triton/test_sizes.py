@@ -41,6 +41,16 @@ def gammas(x: Tensor) -> Tensor:
     return torch.mvlgamma(x, 5)
 
 
+def windows(x: Tensor) -> Tensor:
+    """Most loads lie two elements apart from the neighbour's: a thread has one point."""
+    return torch.nn.functional.max_pool2d(x, 3, 2, 1)
+
+
+def columns(x: Tensor) -> Tensor:
+    """Few columns, which blocks hold rather than wait for each turn of a loop."""
+    return x.sum(0)
+
+
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
     interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
@@ -51,6 +61,8 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     torch.digamma: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 512}, 4),
     torch.tanh: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 1024}, 4),
     across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
+    windows: ((data(4, 32, 362, 362),), {"x": 128}, 4),
+    columns: ((data(200, 4096),), {"x": 16, "r": 256}, 4),
 }
 
 
