@@ -40,6 +40,7 @@ ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
 HELD_COLUMN = 64  # elements of a column that a block holds with ease
+TALLEST = 512  # the same where a loop costs more
 NARROW = 16  # columns of a block at least
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
@@ -78,8 +79,9 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     # Down columns a block needs width besides.  A loop waits for each of its turns, which counts
     # where few programs run beside it, and it reads again what more than one pass needs.
     few = hint(product(extent(v) for v in plan.parallel)) < 64 * PROGRAMS
-    most = 4 * HELD_COLUMN if few or reads_again(plan) else HELD_COLUMN
-    return size <= HELD_COLUMN or size * streams(plan) <= min(2 * most, PERSISTENT // NARROW)
+    if size <= HELD_COLUMN or not (few or reads_again(plan)):
+        return size <= HELD_COLUMN
+    return size <= TALLEST and size * streams(plan) * NARROW <= PERSISTENT
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -305,6 +307,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
             x = min(width, power_of_two(rows))
             while x * r > 4096 and x > NARROW:
                 x //= 2
+            each = each if x == width else 32
             out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
@@ -312,7 +315,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     if not many and (held := state_bytes(plan)):
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
-    first = (64, 16, 2) if many else (64, 32, 8)
+    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (NARROW, 256, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))

@@ -30,7 +30,7 @@ from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
 from litz.kernel.blocks.axes import combined_along
-from litz.kernel.blocks.sizes import PROGRAMS
+from litz.kernel.blocks.sizes import PROGRAMS, TALLEST, streams
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
@@ -57,13 +57,14 @@ Loops = tuple[Expr, ...]
 
 LONG = 1 << 13  # elements of a row that is worth dividing
 TALL = 1 << 9  # likewise of a column
-PART = 1 << 11  # elements of a part of a row at least
+PART = 1 << 11  # loads of a part of a row at least
 DEEP = 64  # likewise of a column
 WIDTH = 64  # columns of a block
 ALIGNED = 64  # elements that a part is a multiple of
 NARROW = 64  # extent of a reduced dim that may stay parallel in the first kernel
 GAIN = 1.5  # by which that has to make more bytes contiguous
 FEW = 1 << 10  # parts of a row that every program may combine by itself
+HELD = 1 << 13  # elements of a row's part that a block holds
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -86,7 +87,7 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     if not size.is_const and str(size) != SIZE:
         return None
     kept = () if positional else _kept(plan, reduces)
-    parts = _parts(plan, kept, wanted)
+    parts = _parts(plan, kept, any(n.row.counts for n in reduces), wanted)
     if parts < (1 if kept else 2):
         return None
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
@@ -124,16 +125,20 @@ def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
     return best[1]
 
 
-def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
+def _parts(plan: KernelPlan, kept: Loops, again: bool, wanted: bool) -> int:
     """How many programs share a row: enough to fill the machine, none with too little to do.
 
+    again: whether a part is read more than once, unless a block holds it.
     wanted: two at least, where a row has so many parts.
     """
     size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
     rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
     down = bool(kept) or plan.down
     blocks = max(-(-rows // WIDTH) if down else rows, 1)
-    parts = min(PROGRAMS // blocks, size // (DEEP if down else PART))
+    least = DEEP if down else PART // min(4, streams(plan))
+    parts = min(PROGRAMS // blocks, size // least)
+    if again and parts > 1:
+        parts = max(parts, min(FEW, -(-size // (TALLEST if down else HELD // streams(plan)))))
     if wanted:
         return max(2, parts) if size > ALIGNED else 0
     return parts if size >= (TALL if down else LONG) else 0
