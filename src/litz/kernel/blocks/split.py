@@ -30,7 +30,7 @@ from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
 from litz.kernel.blocks.axes import combined_along
-from litz.kernel.blocks.sizes import PROGRAMS, TALLEST, streams
+from litz.kernel.blocks.sizes import PERSISTENT, PROGRAMS, TALLEST, power_of_two, streams
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
@@ -148,12 +148,16 @@ def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
     """Elements of a part: all of one length where that can be, else multiples of ``aligned``.
 
     sizes: of a row's dims.  At best parts end where a dim does, and nothing is divided along them.
+    Of uneven parts there are more where these would fill their blocks badly.
     """
     size = math.prod(sizes)
     even = [size // n for n in range(parts, parts // 2, -1) if size % (n * aligned) == 0]
     inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
     whole = [p for p in even if all(p % n == 0 or n % p == 0 for n in inner)]
     uneven = -(-size // (parts * aligned)) * aligned
+    block = power_of_two(uneven)
+    if aligned < block <= PERSISTENT and uneven < block - block // 8:
+        uneven = block // 2
     return const([*whole, *even, uneven][0])
 
 
