@@ -78,7 +78,7 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
     # Down columns a block needs width besides.  A loop waits for each of its turns, which counts
     # where few programs run beside it, and it reads again what more than one pass needs.
-    few = hint(product(extent(v) for v in plan.parallel)) < 64 * PROGRAMS
+    few = hint(product(extent(v) for v in plan.parallel)) <= 64 * PROGRAMS
     if size <= HELD_COLUMN or not (few or reads_again(plan)):
         return size <= HELD_COLUMN
     return size <= TALLEST and size * streams(plan) * NARROW <= PERSISTENT
@@ -140,7 +140,7 @@ def _widths(
     """
     each = _access(plan)
     few, warps = _each(plan, warps)
-    first = min(few, most, max(1, each // max(1, _apart(plan)))), warps
+    first = min(few, most, max(4 // narrowest(plan), each // max(1, apart(plan)), 1)), warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
@@ -148,7 +148,7 @@ def _widths(
         yield block, warps
 
 
-def _apart(plan: KernelPlan) -> int:
+def apart(plan: KernelPlan) -> int:
     """Loads of a point that lie apart from those of its neighbours along the lane.
 
     The more of such points a thread has, the further apart lie those of its neighbours: each load
@@ -224,9 +224,12 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     if not persistent:
         most = max(1024, power_of_two(ROW // streams(plan)))
         fewest = _warps_to_reread(plan, size)
+        # Elements one by one are more loads of a thread: others have some of them.
+        parted = len(plan.reduced) > 1 and hint(extent(plan.reduced[-1])) % _access(plan) != 0
         for n in (most, most // 2, 2 * most, most // 4):
             n = min(r, n)
-            out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
+            warps = _warps(n, 8 if parted else 16)
+            out.append(Config((("x", 1), ("r", n)), max(warps, min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
     least = 1
@@ -236,7 +239,7 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+        out.append(Config((("x", x), ("r", r)), _warps(x * r, 16 if rows // x >= PROGRAMS else 8)))
     return tuple(dict.fromkeys(out))
 
 
@@ -296,11 +299,11 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
     if persistent:
-        r = power_of_two(size)
+        r, sector = power_of_two(size), max(8, 32 // narrowest(plan))  # of the cache
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
-        while best > wide and rows // best < PROGRAMS:
+        while best > sector and rows // best < PROGRAMS:
             best //= 2
         short = best, warp // 32 * r if best >= warp else 32
         for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
