@@ -62,7 +62,7 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     torch.tanh: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 1024}, 4),
     across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
     windows: ((data(4, 32, 362, 362),), {"x": 128}, 4),
-    columns: ((data(200, 4096),), {"x": 16, "r": 256}, 4),
+    columns: ((data(200, 4096),), {"x": 8, "r": 256}, 2),
 }
 
 

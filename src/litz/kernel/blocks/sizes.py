@@ -154,11 +154,14 @@ def apart(plan: KernelPlan) -> int:
     The more of such points a thread has, the further apart lie those of its neighbours: each load
     of a warp touches as many more lines.  Many loads are under way without that.
     """
-    pairs = pairs_of(plan)[0]
-    lane, loads = plan.lane, {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
-    alone = loads - {*pairs, *pairs.values()}
-    steps = [coefficient(n.index, lane) for n in alone if lane is not None]
-    return sum(isinstance(c, Const) and abs(c.value) > 1 for c in steps)
+    pairs, along = pairs_of(plan)[0], [v for v in (plan.lane, plan.tile) if v is not None]
+    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    found = 0
+    for n in loads - {*pairs, *pairs.values()}:
+        steps = [coefficient(n.index, v) for v in along]
+        known = [abs(c.value) for c in steps if isinstance(c, Const)]
+        found += 1 < min(known, default=0)
+    return found
 
 
 def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
@@ -311,6 +314,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
             while x * r > 4096 and x > NARROW:
                 x //= 2
             each = each if x == width else 32
+            each = each if rows // x >= PROGRAMS else min(each, 16)
             out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
