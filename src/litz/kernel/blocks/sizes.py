@@ -79,7 +79,7 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     # Down columns a block needs width besides.  A loop waits for each of its turns, which counts
     # where few programs run beside it, and it reads again what more than one pass needs.
     few = hint(product(extent(v) for v in plan.parallel)) <= 64 * PROGRAMS
-    if size <= HELD_COLUMN or not (few or reads_again(plan)):
+    if size <= HELD_COLUMN or scans_of(plan.stores) or not (few or reads_again(plan)):
         return size <= HELD_COLUMN
     return size <= TALLEST and size * streams(plan) * NARROW <= PERSISTENT
 
