@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Expr, coefficient, const, product, size_hint
+from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
+from litz.kernel.blocks.across import columns_held, reads_again, rows_across
 from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
@@ -24,7 +25,7 @@ from litz.kernel.blocks.axes import (
 from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -74,7 +75,7 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
         return size <= PERSISTENT
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
-    return size <= HELD_COLUMN  # down columns a block needs width besides
+    return size <= HELD_COLUMN or columns_held(plan) > 0  # a block needs width besides
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -209,14 +210,12 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
             out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
-    least = 1
-    while least < _across(plan) and 2 * least * r <= PERSISTENT // 2 and rows // least >= PROGRAMS:
-        least *= 2
+    least = rows_across(plan, rows, r)
     for elements in (2048, 4096, 1024):
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+        out.append(Config((("x", x), ("r", r)), _warps(x * r, 32 if least > 1 else 16)))
     return tuple(dict.fromkeys(out))
 
 
@@ -231,15 +230,6 @@ def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
     return tuple(dict.fromkeys(out))
-
-
-def _across(plan: KernelPlan) -> int:
-    """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
-    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
-    along = [n for n in loads if plan.lane in n.index.free]
-    rows = plan.parallel[-1:]
-    across = (n for n in along for v in rows if coefficient(n.index, v) is const(1))
-    return max((16 // n.dtype.bytes for n in across), default=1)
 
 
 def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
@@ -277,6 +267,9 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     out = []
     if persistent:
         r = power_of_two(size)
+        if size > HELD_COLUMN and (x := columns_held(plan)):
+            x = min(x, power_of_two(rows))
+            return (Config((("x", x), ("r", r)), _warps(x * r, 32)),)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
@@ -323,11 +316,23 @@ def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Con
     hundreds of nanoseconds however much it loads: so it loads what registers hold.
     """
     out = []
-    for width, part, warps in ((1, 1, 8), (1, 2, 4), (2, 1, 8), (1, 2, 8), (1, 4, 4), (2, 1, 16)):
+    for width, part, warps in ((1, 1, 4), (1, 2, 4), (2, 1, 8), (1, 1, 8), (1, 4, 4)):
         x = min(width * line, rows)
         r = min(power_of_two(elements // (x * part) + 1) // 2, size)
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
+
+
+def run_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
+    """Elements of a column that a thread of a block scans by itself before others come in.
+
+    Neighbours in memory are of other columns, so that a block may hold columns in any order.
+    """
+    if not plan.down or not scans_of(plan.stores) or sorts_of(plan.stores):
+        return 1
+    first = configs[0]
+    each = first.block("x") * first.block("r") // (32 * first.warps * _access(plan))
+    return max(1, min(each, *(c.block("r") // 2 for c in configs)))
 
 
 def _warps_to_reread(plan: KernelPlan, size: int) -> int:
@@ -335,9 +340,7 @@ def _warps_to_reread(plan: KernelPlan, size: int) -> int:
 
     1 where rows are read once.
     """
-    levels = reduce_levels(roots(plan.stores))
-    full = any(loops_of(s, plan.reduced) for s in plan.stores)
-    if not full and max(levels.values()) < 1:
+    if not reads_again(plan):
         return 1
     loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
     row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))

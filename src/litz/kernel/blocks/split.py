@@ -29,6 +29,7 @@ from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
+from litz.kernel.blocks.across import columns_held
 from litz.kernel.blocks.axes import combined_along
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
@@ -86,6 +87,8 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     if not size.is_const and str(size) != SIZE:
         return None
     kept = () if positional else _kept(plan, reduces)
+    if not kept and not wanted and columns_held(plan):
+        return None
     parts = _parts(plan, kept, wanted)
     if parts < (1 if kept else 2):
         return None
