@@ -17,12 +17,12 @@ from litz.ir import body as nodes
 from litz.ir.body import Reduce, Store, walk
 from litz.ir.dtype import I64, DType
 from litz.ir.scans import run_along, scans_of
-from litz.kernel.blocks.across import columns_held
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.blocks.sizes import (
     HELD,
     PROGRAMS,
+    columns_held,
     hint,
     power_of_two,
     scanned_columns,

@@ -13,7 +13,14 @@ from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.blocks.across import columns_held, reads_again, rows_across
+from litz.kernel.blocks.across import (
+    FEW,
+    LINE,
+    SECTOR,
+    reads_again,
+    rows_across,
+    width_across,
+)
 from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
@@ -41,6 +48,11 @@ ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
 HELD_COLUMN = 64  # elements of a column that a block holds
+HELD_COLUMNS = 1 << 15  # elements of columns that a block holds where these are few
+NARROW = 1 << 9  # columns that keep a good part of a large machine busy
+DIVIDED = 1 << 9  # elements of fewer columns that programs share
+MANY = 1 << 14  # columns of which loops keep all of it busy
+EACH = 32  # elements of a thread of a block that holds what is contiguous from row to row
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
@@ -76,6 +88,32 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
     return size <= HELD_COLUMN or columns_held(plan) > 0  # a block needs width besides
+
+
+def columns_held(plan: KernelPlan) -> int:
+    """Columns of a block that holds long ones whole; 0 where none should.
+
+    One should where loops would read them again, where they are scanned, and where they are few.
+    """
+    size = product(extent(v) for v in plan.reduced)
+    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if not plan.down or not size.is_const or sorts_of(plan.stores):
+        return 0
+    if rows < NARROW and int_value(size) >= DIVIDED:
+        return 0
+    if rows > MANY and not scans_of(plan.stores) and not reads_again(plan):
+        return 0
+    width = width_across(plan)
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
+    values = max(1, sum(any(v in n.vars for v in plan.reduced) for n in loads), _values(plan))
+    if not width or LINE // width * power_of_two(int_value(size)) * values > HELD_COLUMNS:
+        return 0
+    return LINE // width if rows * width >= FEW * LINE else SECTOR // width
+
+
+def _values(plan: KernelPlan) -> int:
+    """Values that a scan has at a point."""
+    return max(1, state_bytes(plan) // 4)
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -215,7 +253,9 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r, 32 if least > 1 else 16)))
+        out.append(
+            Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan) if least > 1 else 16))
+        )
     return tuple(dict.fromkeys(out))
 
 
@@ -269,7 +309,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         r = power_of_two(size)
         if size > HELD_COLUMN and (x := columns_held(plan)):
             x = min(x, power_of_two(rows))
-            return (Config((("x", x), ("r", r)), _warps(x * r, 32)),)
+            return (Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan))),)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))

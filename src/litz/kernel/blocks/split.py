@@ -29,9 +29,8 @@ from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
-from litz.kernel.blocks.across import columns_held
 from litz.kernel.blocks.axes import combined_along
-from litz.kernel.blocks.sizes import PROGRAMS
+from litz.kernel.blocks.sizes import PROGRAMS, columns_held
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
