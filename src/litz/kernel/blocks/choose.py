@@ -23,6 +23,7 @@ from litz.kernel.blocks.sizes import (
     choose_configs,
     is_persistent,
     narrowest,
+    run_of,
     unheld,
     unlooped,
     widened,
@@ -141,6 +142,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         _neighbours(plan, configs[0]) if totals and passes else 1,
         rows=rows,
         backward=_backward(plan, style),
+        run=1 if style.block_pointers or len(axes.blocked) > 2 else run_of(plan, configs),
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
         pairs=form == "once" and not style.block_pointers and _in_pairs(plan, configs[0]),
     )
@@ -161,6 +163,7 @@ def _looking_back(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         flat=True,
         words=words,
         backward=_backward(plan, style),
+        run=1 if style.block_pointers else run_of(plan, configs),
     )
 
 

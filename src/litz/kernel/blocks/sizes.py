@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Const, Expr, coefficient, const, product, size_hint
+from litz.index import Const, Expr, coefficient, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
+from litz.kernel.blocks.across import (
+    FEW,
+    LINE,
+    SECTOR,
+    reads_again,
+    rows_across,
+    width_across,
+)
 from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
@@ -24,7 +32,7 @@ from litz.kernel.blocks.axes import (
 from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -39,9 +47,12 @@ HEAVY = 20  # cost for each byte of a point from which it is bound by them alone
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
-HELD_COLUMN = 64  # elements of a column that a block holds with ease
-TALLEST = 512  # the same where a loop costs more
-NARROW = 16  # columns of a block at least
+HELD_COLUMN = 64  # elements of a column that a block holds
+HELD_COLUMNS = 1 << 15  # elements of columns that a block holds where these are few
+NARROW = 1 << 9  # columns that keep a good part of a large machine busy
+DIVIDED = 1 << 9  # elements of fewer columns that programs share
+MANY = 1 << 15  # columns of which loops keep all of it busy
+EACH = 32  # elements of a thread of a block that holds what is contiguous from row to row
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
@@ -76,12 +87,33 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
         return size <= PERSISTENT
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
-    # Down columns a block needs width besides.  A loop waits for each of its turns, which counts
-    # where few programs run beside it, and it reads again what more than one pass needs.
-    few = hint(product(extent(v) for v in plan.parallel)) <= 64 * PROGRAMS
-    if size <= HELD_COLUMN or scans_of(plan.stores) or not (few or reads_again(plan)):
-        return size <= HELD_COLUMN
-    return size <= TALLEST and size * streams(plan) * NARROW <= PERSISTENT
+    return size <= HELD_COLUMN or columns_held(plan) > 0  # a block needs width besides
+
+
+def columns_held(plan: KernelPlan) -> int:
+    """Columns of a block that holds long ones whole; 0 where none should.
+
+    One should where loops would read them again, where they are scanned, and where they are few.
+    """
+    size = product(extent(v) for v in plan.reduced)
+    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if not plan.down or not size.is_const or sorts_of(plan.stores):
+        return 0
+    if rows < NARROW and int_value(size) >= DIVIDED:
+        return 0
+    if rows > MANY and not scans_of(plan.stores) and not reads_again(plan):
+        return 0
+    width = width_across(plan)
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
+    values = max(1, sum(any(v in n.vars for v in plan.reduced) for n in loads), _values(plan))
+    if not width or LINE // width * power_of_two(int_value(size)) * values > HELD_COLUMNS:
+        return 0
+    return LINE // width if rows * width >= FEW * LINE else SECTOR // width
+
+
+def _values(plan: KernelPlan) -> int:
+    """Values that a scan has at a point."""
+    return max(1, state_bytes(plan) // 4)
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -235,14 +267,13 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
             out.append(Config((("x", 1), ("r", n)), max(warps, min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
-    least = 1
-    while least < _across(plan) and 2 * least * r <= PERSISTENT // 2 and rows // least >= PROGRAMS:
-        least *= 2
+    least = rows_across(plan, rows, r)
     for elements in (2048, 4096, 1024):
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r, 16 if rows // x >= PROGRAMS else 8)))
+        warps = _warps(x * r, EACH // _values(plan) if least > 1 else 16)
+        out.append(Config((("x", x), ("r", r)), _shared(warps, x * r, rows // x)))
     return tuple(dict.fromkeys(out))
 
 
@@ -257,15 +288,6 @@ def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
     return tuple(dict.fromkeys(out))
-
-
-def _across(plan: KernelPlan) -> int:
-    """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
-    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
-    along = [n for n in loads if plan.lane in n.index.free]
-    rows = plan.parallel[-1:]
-    across = (n for n in along for v in rows if coefficient(n.index, v) is const(1))
-    return max((16 // n.dtype.bytes for n in across), default=1)
 
 
 def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
@@ -302,7 +324,10 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
     if persistent:
-        r, sector = power_of_two(size), max(8, 32 // narrowest(plan))  # of the cache
+        r, sector = power_of_two(size), SECTOR // min(4, narrowest(plan))
+        if size > HELD_COLUMN and (x := columns_held(plan)):
+            x = min(x, power_of_two(rows))
+            return (Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan))),)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
@@ -311,18 +336,17 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         short = best, warp // 32 * r if best >= warp else 32
         for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
             x = min(width, power_of_two(rows))
-            while x * r > 4096 and x > NARROW:
+            while x * r > 4096 and x > 16:
                 x //= 2
-            each = each if x == width else 32
-            each = each if rows // x >= PROGRAMS else min(each, 16)
-            out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
+            warps = max(1, x * r // (32 * (each if x == width else 32)))
+            out.append(Config((("x", x), ("r", r)), _shared(warps, x * r, rows // x)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
     if not many and (held := state_bytes(plan)):
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
-    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (NARROW, 256, 8)
+    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (16, 256, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
@@ -351,17 +375,23 @@ def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Con
     hundreds of nanoseconds however much it loads: so it loads what registers hold.
     """
     out = []
-    for width, part, warps in ((1, 1, 8), (1, 2, 4), (2, 1, 8), (1, 2, 8), (1, 4, 4), (2, 1, 16)):
+    for width, part, warps in ((1, 1, 4), (1, 2, 4), (2, 1, 8), (1, 1, 8), (1, 4, 4)):
         x = min(width * line, rows)
         r = min(power_of_two(elements // (x * part) + 1) // 2, size)
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
 
 
-def reads_again(plan: KernelPlan) -> bool:
-    """Whether more than one pass over the reduced dims needs what lies along them."""
-    levels = reduce_levels(roots(plan.stores))
-    return any(loops_of(s, plan.reduced) for s in plan.stores) or max(levels.values()) >= 1
+def run_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
+    """Elements of a column that a thread of a block scans by itself before others come in.
+
+    Neighbours in memory are of other columns, so that a block may hold columns in any order.
+    """
+    if not plan.down or not scans_of(plan.stores) or sorts_of(plan.stores):
+        return 1
+    first = configs[0]
+    each = first.block("x") * first.block("r") // (32 * first.warps * _access(plan))
+    return max(1, min(each, *(c.block("r") // 2 for c in configs)))
 
 
 def _warps_to_reread(plan: KernelPlan, size: int) -> int:
@@ -385,6 +415,11 @@ def _warps(elements: int, each: int = 16) -> int:
     while warps < 32 and elements // (32 * warps) > each:
         warps *= 2
     return warps if elements >= 512 else 1 if elements < 256 else 2
+
+
+def _shared(warps: int, elements: int, programs: int) -> int:
+    """Warps of a block: four where few programs run, unless they have hardly anything to do."""
+    return max(warps, 4) if programs < PROGRAMS and elements >= 512 else warps
 
 
 def widened(

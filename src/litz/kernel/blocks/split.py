@@ -30,7 +30,7 @@ from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
 from litz.kernel.blocks.axes import combined_along
-from litz.kernel.blocks.sizes import PERSISTENT, PROGRAMS, TALLEST, power_of_two, streams
+from litz.kernel.blocks.sizes import PERSISTENT, PROGRAMS, columns_held, power_of_two, streams
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
@@ -87,6 +87,8 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     if not size.is_const and str(size) != SIZE:
         return None
     kept = () if positional else _kept(plan, reduces)
+    if not kept and not wanted and columns_held(plan):
+        return None
     parts = _parts(plan, kept, any(n.row.counts for n in reduces), wanted)
     if parts < (1 if kept else 2):
         return None
@@ -138,7 +140,7 @@ def _parts(plan: KernelPlan, kept: Loops, again: bool, wanted: bool) -> int:
     least = DEEP if down else PART // min(4, streams(plan))
     parts = min(PROGRAMS // blocks, size // least)
     if again and parts > 1:
-        parts = max(parts, min(FEW, -(-size // (TALLEST if down else HELD // streams(plan)))))
+        parts = max(parts, min(FEW, -(-size // (TALL if down else HELD // streams(plan)))))
     if wanted:
         return max(2, parts) if size > ALIGNED else 0
     return parts if size >= (TALL if down else LONG) else 0

@@ -18,7 +18,7 @@ from litz.ir.scans import scans_of
 from litz.kernel.blocks.choose import choose, in_way
 from litz.kernel.blocks.estimate import Estimate, estimate
 from litz.kernel.blocks.recipe import BlockRecipe, Style
-from litz.kernel.blocks.sizes import HELD_COLUMN, PERSISTENT, PROGRAMS, TALLEST, streams
+from litz.kernel.blocks.sizes import HELD_COLUMN, PERSISTENT, PROGRAMS, streams
 from litz.kernel.blocks.split import LONG, TALL, WIDTH
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
@@ -27,6 +27,7 @@ from litz.passes.costs import Costs
 WAYS: Final = ("persistent", "looped", "split", "lookback")
 GAIN = 0.95  # of the first way's time, that another could take at best for it to be measured
 WIDELY = 4.0  # the same where all that could serve is measured
+COLUMNS = 1 << 8  # elements of columns that a block could hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _useless(plan: KernelPlan, way: str) -> str:
         held = size <= HELD_COLUMN if plan.down else values < PERSISTENT
         return f"a block holds rows of {size} elements with ease" if held else ""
     if way == "persistent":
-        long = size > TALLEST if plan.down else values > 4 * PERSISTENT
+        long = size > COLUMNS if plan.down else values > 4 * PERSISTENT
         return f"its rows of {size} elements are too long" if long else ""
     if way in ("split", "lookback"):
         if size < (TALL if plan.down else LONG) // 2:
