@@ -51,7 +51,7 @@ HELD_COLUMN = 64  # elements of a column that a block holds
 HELD_COLUMNS = 1 << 15  # elements of columns that a block holds where these are few
 NARROW = 1 << 9  # columns that keep a good part of a large machine busy
 DIVIDED = 1 << 9  # elements of fewer columns that programs share
-MANY = 1 << 15  # columns of which loops keep all of it busy
+MANY = 1 << 14  # columns of which loops keep all of it busy
 EACH = 32  # elements of a thread of a block that holds what is contiguous from row to row
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
