@@ -84,7 +84,7 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     columns: ((data(2048, 2048),), {"x": 16, "r": 2048}, 32),
     scanned: ((data(1024, 1024, dtype=torch.bfloat16),), {"x": 16, "r": 1024}, 16),
     few_columns: ((data(256, 200),), {"x": 8, "r": 256}, 2),
-    long_columns: ((data(4096, 2048),), {"x": 64, "r": 32}, 8),
+    long_columns: ((data(4096, 2048),), {"x": 16, "r": 256}, 4),
     many_columns: ((data(512, 1 << 16),), {"x": 64, "r": 32}, 8),
     windows: ((data(4, 32, 362, 362),), {"x": 128}, 4),
 }
