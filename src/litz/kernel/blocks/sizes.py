@@ -273,7 +273,7 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         warps = _warps(x * r, EACH // _values(plan) if least > 1 else 16)
-        out.append(Config((("x", x), ("r", r)), _shared(warps, x * r, rows // x)))
+        out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
     return tuple(dict.fromkeys(out))
 
 
@@ -339,7 +339,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
             while x * r > 4096 and x > 16:
                 x //= 2
             warps = max(1, x * r // (32 * (each if x == width else 32)))
-            out.append(Config((("x", x), ("r", r)), _shared(warps, x * r, rows // x)))
+            out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
@@ -417,9 +417,13 @@ def _warps(elements: int, each: int = 16) -> int:
     return warps if elements >= 512 else 1 if elements < 256 else 2
 
 
-def _shared(warps: int, elements: int, programs: int) -> int:
-    """Warps of a block: four where few programs run, unless they have hardly anything to do."""
-    return max(warps, 4) if programs < PROGRAMS and elements >= 512 else warps
+def _shared(plan: KernelPlan, warps: int, elements: int, programs: int) -> int:
+    """Warps of a block: four where few programs run, unless they have hardly anything to do.
+
+    Scans hand on from thread to thread, and from warp to warp: as few as there are.
+    """
+    few = programs < PROGRAMS and elements >= 512 and not scans_of(plan.stores)
+    return max(warps, 4) if few else warps
 
 
 def widened(
