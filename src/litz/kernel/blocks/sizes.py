@@ -324,14 +324,15 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
     if persistent:
-        r, sector = power_of_two(size), SECTOR // min(4, narrowest(plan))
+        r, scans = power_of_two(size), scans_of(plan.stores)
         if size > HELD_COLUMN and (x := columns_held(plan)):
             x = min(x, power_of_two(rows))
             return (Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan))),)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
-        while best > sector and rows // best < PROGRAMS:
+        least = wide if scans else SECTOR // min(4, narrowest(plan))
+        while best > least and rows // best < PROGRAMS:
             best //= 2
         short = best, warp // 32 * r if best >= warp else 32
         for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
@@ -339,6 +340,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
             while x * r > 4096 and x > 16:
                 x //= 2
             warps = max(1, x * r // (32 * (each if x == width else 32)))
+            warps = _warps(x * r, each) if scans else warps
             out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
