@@ -12,6 +12,7 @@ from litz.ir import body
 from litz.ir.body import Masked, Store, walk
 from litz.ir.dtype import F32, I64
 from litz.ir.program import Buffer
+from litz.kernel.build import scaled
 from litz.kernel.guards import unguarded
 from litz.kernel.lanes.access import access
 from litz.kernel.lanes.steps import steps
@@ -165,3 +166,20 @@ def test_open_sizes_are_cut() -> None:
         x = torch.randn(sizes)
         expected = x.transpose(0, 2).flatten(1)
         assert torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("by", [4.0, -0.125, 2.0**126, 2.0**-126, 2.0**127, 2.0**-140, 3.0, 0.0])
+def test_quotients_by_powers_of_two_are_products(by: float) -> None:
+    """Of what a product has the same bits of: neither number may be subnormal."""
+    x = body.load(F32, "b0", const(0))
+    made = scaled(body.op("div", x, body.const(F32, by)))
+    exact = by in (4.0, -0.125, 2.0**126, 2.0**-126)
+    assert made is (
+        body.op("mul", x, body.const(F32, 1 / by))
+        if exact
+        else body.op("div", x, body.const(F32, by))
+    )
+    assert not exact or torch.equal(VALUES / by, VALUES * (1 / by))
+
+
+VALUES = torch.tensor([1.1, -0.0, 3e-45, 1e-38, 3e38, torch.inf, -torch.inf])

@@ -154,6 +154,21 @@ def test_scans_of_rows_that_lie_the_other_way(size: int, rows: int) -> None:
         verify(replace(made, plan=once.plan, kernels=(replace(once, backward=True),)))
 
 
+def test_columns_are_scanned_in_runs() -> None:
+    """A thread of a block has elements of one column one after the other."""
+    for size in (1000, LONG):
+        made = blocks.choose(scanned_rows(size, 1 << 10, True))
+        verify(made)
+        scan = made.kernels[-1]
+        c = scan.configs[0]
+        assert scan.run == c.block("x") * c.block("r") // (32 * c.warps) // 4 > 1
+        assert parse_recipe(made.text) == made
+        wrong = replace(scan, run=c.block("r"))
+        with pytest.raises(VerifyError, match="runs"):
+            verify(replace(made, kernels=(*made.kernels[:-1], wrong)))
+    assert blocks.choose(scanned_rows(1000, 1 << 10, False)).kernels[-1].run == 1
+
+
 def test_texts_that_are_no_recipes() -> None:
     text = lanes.choose(log_softmax(1000), 16).text
     for old, new, words in (

@@ -91,6 +91,27 @@ def test_along_dims(name: str, dim: Any, keepdim: bool) -> None:
         check(lambda x: ALONG[name](x, dim=dim, keepdim=keepdim), sample(dtype, 3, 4, 5))
 
 
+def test_expanded_dims_are_not_gone_through() -> None:
+    x = torch.cat([sample(torch.float32, 4), torch.tensor([math.nan, math.inf, -0.0, 3e38])])
+    moments = ("var", "std", "var_mean")  # of infinities those of several are no numbers
+    fns = {k: fn for k, fn in ALONG.items() if k not in moments}
+    for name, fn in {**fns, "softmax": torch.softmax}.items():
+        kept = {} if name == "softmax" else {"keepdim": True}
+        program = check(lambda x, f=fn, k=kept: f(x.expand(6, 8), dim=0, **k), x)
+        assert not any(n.reduce_axes for n in program.nodes if isinstance(n, Loops))
+    for fn in (torch.sum, torch.amax):  # one dim of two is left
+        program = check(
+            lambda x, f=fn: f(x[:, None].expand(4, 6, 5), (0, 1)), sample(torch.float32, 4, 5)
+        )
+        (nest,) = (n for n in program.nodes if isinstance(n, Loops) and n.reduce_axes)
+        assert len(nest.reduce_axes) == 1
+    whole = sample(torch.int8, 5) + 100
+    check(
+        lambda x: (x.expand(70, 5).sum(0), x.expand(70, 5).prod(0), x.expand(70, 5).argmax(0)),
+        whole,
+    )
+
+
 @pytest.mark.parametrize("keepdim", (False, True))
 @pytest.mark.parametrize("name", ONE_DIM)
 def test_along_one_dim(name: str, keepdim: bool) -> None:

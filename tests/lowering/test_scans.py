@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import litz
-from litz.ir.program import Extern, Program
+from litz.ir.program import Extern, Loops, Program
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower
 from tests.lowering.evaluate import check, nests, trace
@@ -38,6 +38,13 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     for dim in (0, 1, -1):
         program = check(lambda x, d=dim: OPS[name](x, d), x)
         assert nests(program) == 1
+
+
+def test_sums_of_expanded_tensors() -> None:
+    special = torch.tensor([math.nan, -math.inf, -0.0, 1e38, 3.0])
+    for x in (draw(5), special, special.bfloat16(), draw(5, dtype=torch.int8), draw(5) > 0):
+        program = check(lambda x: x.expand(200, 5).cumsum(0), x)
+        assert not any(n.reduce_axes for n in program.nodes if isinstance(n, Loops))
 
 
 @pytest.mark.parametrize("name", OPS)

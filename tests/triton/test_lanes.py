@@ -11,7 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton.language")
 
-from traces import data, trace  # noqa: E402
+from traces import data, floats, trace  # noqa: E402
 
 
 def launches(fn: Any, *specs: Any) -> list[Any]:
@@ -35,3 +35,26 @@ def test_short_dims_lie_innermost_where_stores_do() -> None:
     assert "tl.store(b1 + (xindex)" in shuffle.source
     (last,) = launches(lambda x: x.to(memory_format=torch.channels_last), data(4, 3, 64, 62))
     assert "tl.store(b1 + (xindex)" in last.source
+
+
+def test_long_rows_that_lie_across_are_read_and_written_in_whole_lines() -> None:
+    """Channels last in, planes out: parts go down columns, and the rest is a tile."""
+
+    def normed(x: Tensor) -> Tensor:
+        return F.instance_norm(x.permute(0, 3, 1, 2))
+
+    parts, held, tile = launches(normed, data(4, 181, 181, 32))
+    assert [dict(x.configs[0].blocks)["x"] for x in (parts, held)] == [16, 8]
+    assert set(dict(tile.configs[0].blocks)) == {"y", "x"}
+
+
+def test_gradients_of_pools_read_what_their_gradient_is_computed_of() -> None:
+    """The loss's gradient is one number, which no point divides by itself, nor asks a mask for."""
+
+    def loss(x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 2).square().mean()
+
+    *_, made = trace(loss, floats(4, 32, 61, 61))
+    (kernel,) = made.stages.kernels
+    assert kernel.source.count("tl.store") == kernel.source.count("litz.div") == 1
+    assert "tl.load(b0)" in kernel.source and "tl.minimum" not in kernel.source

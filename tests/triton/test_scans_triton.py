@@ -38,12 +38,14 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 def loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of some hundred elements take loops, of several turns."""
     monkeypatch.setattr(sizes, "PERSISTENT", 32)
+    monkeypatch.setattr(sizes, "HELD_COLUMNS", 32)
     monkeypatch.setattr(sizes, "ROW", 64)
 
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of some hundred elements are scanned in parts."""
+    monkeypatch.setattr(sizes, "HELD_COLUMNS", 32)
     for name, size in {"LONG": 128, "PART": 64, "TALL": 128, "DEEP": 16, "PROGRAMS": 40}.items():
         monkeypatch.setattr(split, name, size)
 
@@ -53,6 +55,7 @@ def near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that scan rows of some ten elements look back at several groups."""
     for name, size in {"LONG": 32, "TALL": 32, "BLOCK": 64, "HELD": 256, "GROUP": 2}.items():
         monkeypatch.setattr(lookback, name, size)
+    monkeypatch.setattr(sizes, "HELD_COLUMNS", 32)
 
 
 def kernels(fn: Any, *args: torch.Tensor, **options: Any) -> list[TritonKernel]:

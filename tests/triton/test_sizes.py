@@ -31,6 +31,30 @@ def across(x: Tensor, y: Tensor) -> Tensor:
     return (x.t() + y).softmax(-1)
 
 
+def stored_across(x: Tensor) -> Tensor:
+    return x.softmax(0)
+
+
+def columns(x: Tensor) -> Tensor:
+    return x.softmax(0)
+
+
+def scanned(x: Tensor) -> Tensor:
+    return x.cumsum(0)
+
+
+def few_columns(x: Tensor) -> Tensor:
+    return x.softmax(0)
+
+
+def long_columns(x: Tensor) -> Tensor:
+    return x.softmax(0)
+
+
+def many_columns(x: Tensor) -> Tensor:
+    return x.sum(0)
+
+
 def channels(x: Tensor, s: Tensor) -> Tensor:
     """Rows are less than there are parts of all of them."""
     return (x * s[:, None, None]).square().sum((0, 2, 3))
@@ -50,6 +74,11 @@ def few(x: Tensor) -> Tensor:
     return x.lgamma() * 2
 
 
+def windows(x: Tensor) -> Tensor:
+    """Most loads lie two elements apart from the neighbour's: a thread has one point."""
+    return torch.nn.functional.max_pool2d(x, 3, 2, 1)
+
+
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
     interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
@@ -64,7 +93,14 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     torch.special.bessel_j0: ((data(1 << 22),), {"x": 1024}, 4),
     torch.digamma: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 512}, 4),
     torch.tanh: ((data(1 << 22, dtype=torch.bfloat16),), {"x": 1024}, 4),
-    across: ((data(2048, 2048), data(2048, 2048)), {"x": 4, "r": 2048}, 16),
+    across: ((data(2048, 2048), data(2048, 2048)), {"x": 8, "r": 2048}, 16),
+    stored_across: ((Spec((2048, 2048), form=(1, 2048)),), {"x": 8, "r": 2048}, 16),
+    columns: ((data(2048, 2048),), {"x": 16, "r": 2048}, 32),
+    scanned: ((data(1024, 1024, dtype=torch.bfloat16),), {"x": 16, "r": 1024}, 16),
+    few_columns: ((data(256, 200),), {"x": 8, "r": 256}, 2),
+    long_columns: ((data(4096, 2048),), {"x": 16, "r": 256}, 4),
+    many_columns: ((data(512, 1 << 16),), {"x": 64, "r": 32}, 8),
+    windows: ((data(4, 32, 362, 362),), {"x": 128}, 4),
 }
 
 

@@ -24,6 +24,7 @@ from litz.index import evaluate, symbol, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import F32  # noqa: E402
+from litz.kernel.blocks.estimate import estimate  # noqa: E402
 from litz.kernel.blocks.recipe import Style  # noqa: E402
 from litz.kernel.blocks.ways import WAYS, ways  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
@@ -102,6 +103,10 @@ def names(plan: KernelPlan, **style: Any) -> list[str]:
     return [w.name for w in ways(plan, Style(**style), LARGE).candidates]
 
 
+def estimates(plan: KernelPlan) -> dict[str, float]:
+    return {w.name: w.estimate.likely for w in ways(plan, Style(widely=True), LARGE).candidates}
+
+
 def test_the_model_says_where_it_is_unsure() -> None:
     assert names(summed(1 << 20, 16)) == ["persistent"]
     assert names(summed(8192, 1024, wide=True)) == ["persistent"]
@@ -112,6 +117,32 @@ def test_the_model_says_where_it_is_unsure() -> None:
     assert names(summed(1024, 1 << 13)) == ["persistent"]
     assert names(summed(1024, 1 << 13), widely=True) == ["persistent", "split"]
     assert names(summed(64, 1 << 14), reduction="looped") == ["looped"]
+    # Of odd rows a loop alone makes whole accesses; what it reads again is near.
+    odd, whole = (estimates(summed(128, n, wide=True)) for n in (50257, 49152))
+    assert odd["split"] > 1.2 * whole["split"] and odd["looped"] < 1.1 * whole["looped"]
+
+
+def test_the_model_minds_what_lies_apart() -> None:
+    """Rows across those of memory: each element moves a sector."""
+    x, r = var("x0", 128), var("r0", 1 << 14)
+    value = body.reduce("sum", (r,), body.load(F32, "b0", x + 128 * r))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    stores = (Store("b1", x, value),)
+    across = KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), stores, r)
+    (held,) = ways(across, Style(reduction="persistent"), LARGE).candidates
+    (along,) = ways(summed(128, 1 << 14), Style(reduction="persistent"), LARGE).candidates
+    apart, beside = (estimate(w.recipe, LARGE).likely for w in (held, along))
+    assert apart > 2 * beside
+
+
+def test_parts_of_rows_are_held_where_they_are_read_again() -> None:
+    """Mean and deviations of parts take two passes; uneven parts fill their blocks."""
+    plan = summed(16, 1000003)
+    value = body.load(F32, "b0", plan.parallel[0] * 1000003 + plan.reduced[0])
+    moments = body.reduce("welford_m2", plan.reduced, value)
+    plan = replace(plan, stores=(Store("b1", plan.parallel[0], moments),))
+    first, _ = ways(plan, Style(reduction="split"), LARGE).first.kernels
+    assert (first.form, first.configs[0].block("r")) == ("persistent", 8192)
 
 
 def test_the_table_has_estimates_reasons_and_times() -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from litz.dataclass import dataclass
 from litz.ir.dtype import F64, I64, DType
@@ -23,6 +23,7 @@ from litz.ir.ops import accepts
 
 Scalar = bool | int | float
 State = tuple[Any, ...]
+Repeated = Literal["", "same", "times"]
 Identity = Callable[[DType], Scalar]
 NOWHERE: Final = (1 << 63) - 1  # a position behind all others
 FUNCTION: Final = "function"  # the kind of scans that combine by what the program says
@@ -47,7 +48,8 @@ class Result:
     """What a ``Reduce`` node gives: ``part`` of the state, after ``finish``.
 
     empty: of no elements, and some value where there is none; single: of one element, None for
-    the element itself.
+    the element itself.  repeated: of the same elements several times: the same, or so many times
+    what it is of them once.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Result:
     empty: Scalar
     single: Scalar | None = None
     finish: Callable[[State], Scalar] | None = None
+    repeated: Repeated = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,13 +214,20 @@ _FLOATS: Final = ("f32", "f64")
 
 
 def _simple(
-    name: str, elements: str, exact: str, op: str, identity: Identity, empty: Scalar, **more: Any
+    name: str,
+    elements: str,
+    exact: str,
+    op: str,
+    identity: Identity,
+    empty: Scalar,
+    repeated: Repeated = "",
+    **more: Any,
 ) -> Reduction:
     """A state of one part: an associative op and its identity."""
     return Reduction(
         name,
         (Part("value", identity),),
-        (Result(name, "value", empty),),
+        (Result(name, "value", empty, repeated=repeated),),
         elements,
         exact,
         op,
@@ -263,12 +273,12 @@ def _latest(largest: bool) -> Reduction:
 
 
 SUM: Final = _simple(
-    "sum", "if", "i", "add", _always(0), 0, update="add", totals=F64, triton="{0} + {1}",
+    "sum", "if", "i", "add", _always(0), 0, "times", update="add", totals=F64, triton="{0} + {1}",
     triton_atomic=(*_INTS, "f16", "bf16", *_FLOATS), running=F64, scan="plus",
 )  # fmt: skip
 MAX: Final = _simple(
-    "max", "bif", "bif", "maximum", _least, 0, update="max", triton="litz.maximum({0}, {1})",
-    triton_atomic=(*_INTS, *_FLOATS), scan="maximum",
+    "max", "bif", "bif", "maximum", _least, 0, "same", update="max",
+    triton="litz.maximum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS), scan="maximum",
 )  # fmt: skip
 MOMENTS: Final = Reduction(
     "welford",
@@ -308,11 +318,11 @@ _ROWS: Final = (
     ),
     MAX,
     _simple(
-        "min", "bif", "bif", "minimum", _greatest, 0, update="min",
+        "min", "bif", "bif", "minimum", _greatest, 0, "same", update="min",
         triton="litz.minimum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS), scan="minimum",
     ),
-    _simple("any", "b", "b", "or_", _always(0), 0, triton="litz.either({0}, {1})"),
-    _simple("all", "b", "b", "and_", _always(1), 1, triton="litz.both({0}, {1})"),
+    _simple("any", "b", "b", "or_", _always(0), 0, "same", triton="litz.either({0}, {1})"),
+    _simple("all", "b", "b", "and_", _always(1), 1, "same", triton="litz.both({0}, {1})"),
     _searched("argmax", True),
     _searched("argmin", False),
     MOMENTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,11 +11,12 @@ from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
 from litz.ir import body, matmul
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
+from litz.ir.dtype import F32, F64
 from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
 from litz.ir.scans import run_along
 from litz.ir.unfold import Nest
-from litz.kernel.guards import unguarded
+from litz.kernel.guards import lifted, unguarded
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import (
@@ -23,6 +25,7 @@ from litz.kernel.tiling import (
     accesses_of,
     best_score,
     choose_tiling,
+    crossed,
     filled,
     loop_order,
 )
@@ -60,16 +63,18 @@ class KernelBuilder:
         for s in group.stores:
             names.setdefault(s.buffer, f"a{len(names)}")
         starts: dict[int, Expr] = {}
-        rename = Rewriter(buffers=names, replace=lambda _, n: _started(n, starts))
+        rename = Rewriter(buffers=names, replace=lambda _, n: _started(scaled(n), starts))
         stores = tuple(rename.store(s) for s in group.stores)
         own = [self.buffers[n] for n in names]
-        stores = unguarded(stores, dict(zip(names.values(), own, strict=True)))
+        alike = dict(zip(names.values(), own, strict=True))
+        stores = unguarded(stores, alike)
+        if group.device != "cpu":
+            stores = lifted(stores, alike)
         kinds = tuple((b.dtype, b.device) for b in own)
         key = group.axes, group.reduce_axes, stores, kinds, group.device
         found = self.known.get(key)
         if found is None:
-            alike = replace(group, stores=stores)
-            found = build_kernel(alike, dict(zip(names.values(), own, strict=True)))
+            found = build_kernel(replace(group, stores=stores), alike)
             self.known[key] = found
         back = {new: old for old, new in names.items()}
         given: dict[Expr, Expr] = {e: const(start) for start, e in starts.items()}
@@ -103,6 +108,18 @@ def in_blocks(device: str) -> bool:
     return device != "cpu"
 
 
+def scaled(n: Node) -> Node:
+    """A product in place of a quotient by a power of two: the same bits for a tenth of the time."""
+    if not isinstance(n, Op) or n.name != "div" or not isinstance(n.args[1], Const):
+        return n
+    by = float(n.args[1].value)
+    part, power = math.frexp(by)
+    most = {F32: 126, F64: 1022}.get(n.dtype, -1)  # beyond which the other is subnormal
+    if abs(part) != 0.5 or abs(power - 1) > most:
+        return n
+    return op("mul", n.args[0], body.const(n.dtype, 1 / by))
+
+
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     """Merge and order the loops of ``group``, choose its lanes, and name everything canonically."""
 
@@ -120,7 +137,9 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
         raise ValueError("a scan has to run along the one reduced loop of its kernel")
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
-    if in_blocks(group.device) and not reduced:
+    if in_blocks(group.device) and reduced:
+        tiling = crossed(tiling, reduced, accesses)
+    elif in_blocks(group.device):
         tiling, stores = woven(filled(tiling, accesses), stores)
     lane, tile = tiling.lane, tiling.tile
     positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))

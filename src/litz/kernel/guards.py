@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from litz.index import Expr, const, product
+from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, Store, op, walk
 from litz.ir.ops import CHECKS
 from litz.ir.program import Buffer
@@ -32,6 +33,35 @@ def unguarded(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple
         return op("where", *new.args) if old in free and isinstance(new, Masked) else new
 
     rewrite = Rewriter(replace=select)
+    return tuple(rewrite.store(s) for s in stores)
+
+
+def lifted(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[Store, ...]:
+    """The stores with what all points share computed whether a condition holds or not.
+
+    Under the condition each point would compute it by itself.  What else the condition guards is
+    computed of zeros where it does not hold.
+    """
+    masks = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Masked)]
+    free = set[Node]()
+    for m in masks:
+        nodes = tuple(_below(m))
+        loads = {n for n in nodes if isinstance(n, Load)}
+        same = {n for n in loads if not n.vars and _is_there(n, buffers)}
+        if same and not any(isinstance(n, Masked) for n in nodes) and _runs_anywhere(nodes, loads):
+            free.add(m)
+    if not free:
+        return stores
+
+    def guard(old: Node, new: Node) -> Node:
+        if old not in free or not isinstance(new, Masked):
+            return new
+        cond, value, other = new.args
+        loads = {n for n in walk((value,)) if isinstance(n, Load) and n.vars}
+        kept = Rewriter(memo={n: body.masked(cond, n, body.const(n.dtype, 0)) for n in loads})
+        return op("where", cond, kept(value), other)
+
+    rewrite = Rewriter(replace=guard)
     return tuple(rewrite.store(s) for s in stores)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, Var, coefficient, size_hint
@@ -22,6 +23,7 @@ SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
 DIVIDED = -0.8  # where each lane of a CPU's vector computes its place by divisions
 FEW = 0.5  # loads of a point
 NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
+LONG_ROW = 1 << 14  # elements of a row that no block holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,21 @@ def _filling(loops: Sequence[Expr], accesses: Sequence[Access]) -> Iterator[tupl
             for v in loops:
                 if v is not short and all(_stride(a, v) == size for a in accesses):
                     yield v, short
+
+
+def crossed(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access]) -> Tiling:
+    """With lanes across long rows, where as many bytes are contiguous across them as along.
+
+    A block across rows goes along them as well, and makes both kinds of accesses in whole lines;
+    one that has a single row does not.
+    """
+    loops, long = (*t.parallel, *reduced), prod(map(extent_of, reduced)) > LONG_ROW
+    if t.lane is None or t.lane not in reduced or not t.parallel or not long:
+        return t
+    lane = max(t.parallel, key=lambda v: lane_score(v, loops, accesses))
+    if lane_score(lane, loops, accesses) < lane_score(t.lane, loops, accesses):
+        return t
+    return Tiling(lane, None, loop_order(t.parallel, accesses, lane))
 
 
 def loop_order(

@@ -77,6 +77,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
             yield f"scans in {k.form}, or along rows whose beginnings come last"
     elif k.backward:
         yield "blocks hold an axis from its end, but nothing is scanned"
+    if k.run > 1 and (not k.plan.down or any(c.block("r") < 2 * k.run for c in k.configs)):
+        yield f"runs of {k.run}, but no scans down columns of two such runs"
     yield from _words(k)
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
-from operator import add
+from operator import add, mul
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ MAX_TAPS = 32
 # A lazy input that costs more than this is stored before windows read it several times; and one of
 # so many nodes in all of a window before they read it once.
 MAX_TAP_COST = 3
+MAX_ALONE_COST = 16  # the same on GPUs where a result reads one element
 # Of so many windows around an element each is asked whether that is its maximum.
 MAX_SHARED = 9
 MAX_TAP_NODES = 400
@@ -96,14 +97,18 @@ def windows(
     return Windows(k, spread(stride, k), spread(padding), spread(dilation))
 
 
-def shared(ctx: Call, x: TensorValue, once: int = 0) -> TensorValue:
+def shared(ctx: Call, x: TensorValue, once: int = 0, apart: bool = False) -> TensorValue:
     """``x`` so that reading an element several times costs little.
 
-    once: how many elements a window has, where none is in two.
+    once: how many elements a window has, where none is in two.  apart: whether a result reads one
+    element, which neighbours may read as well: on a GPU each computes it while it waits for memory.
     """
     if x.lazy is None or 0 < once * len(list(body.walk((x.lazy,)))) <= MAX_TAP_NODES:
         return x
-    cheap = body.cost(x.lazy) <= MAX_TAP_COST and len(body.loads((x.lazy,))) <= 1
+    alone = apart and ctx.b.settings.on_gpu(x.device)
+    loads = [n for n in body.loads((x.lazy,)) if n.vars]
+    most = (MAX_ALONE_COST, 2) if alone else (MAX_TAP_COST, 1)
+    cheap = body.cost(x.lazy) <= most[0] and len(loads) <= most[1]
     return x if cheap else ctx.b.keep(x)
 
 
@@ -387,28 +392,41 @@ def store_by_position(
 # --- averages ------------------------------------------------------------------------------------
 
 
-def _divisor(
-    w: Windows, outer: Sequence[Expr], sizes: Sequence[Expr], pad: bool, override: int | None
-) -> Expr:
-    """How many elements the window ``outer`` averages over."""
+def _lengths(
+    w: Windows, outer: Sequence[Expr], sizes: Sequence[Expr], pad: bool, counts: Sequence[Expr]
+) -> list[Expr]:
+    """How many elements the window ``outer`` averages over, along each dimension.
+
+    counts: of windows, beyond which nothing is read.
+    """
+    found = []
+    starts, lasts = w.starts(outer), w.starts([n - 1 for n in counts])
+    for s, last, k, size, p in zip(starts, lasts, w.kernel, sizes, w.padding, strict=True):
+        end = size + p if pad else size
+        end = s + k if le(last + k, end) is ONE else min_(s + k, end)
+        found.append(end - (s if pad or p == 0 else max_(s, ZERO)))
+    return found
+
+
+def _divisors(override: int | None, lengths: Callable[[], list[Expr]]) -> list[list[Expr]]:
+    """What eager divides by."""
     if override == 0:
         raise Unsupported("averages over nothing, which eager refuses")
-    if override is not None:
-        return as_expr(override)
-    ends = []
-    starts = w.starts(outer)
-    for s, k, size, p in zip(starts, w.kernel, sizes, w.padding, strict=True):
-        if pad:
-            ends.append(min_(s + k, size + p) - s)
-        else:
-            ends.append(min_(s + k, size) - max_(s, ZERO))
-    return product(ends)
+    return [lengths() if override is None else [as_expr(override)]]
 
 
-def _over(value: Node, counts: Sequence[Expr]) -> Node:
-    for count in counts:
-        if count is not ONE:
-            value = value / body.cast(body.index(count), value.dtype)
+def _over(value: Node, divisors: Sequence[Sequence[Expr]]) -> Node:
+    """A value divided by one product after the other.
+
+    A type of floats that is computed with has all sizes of windows: their product is one of floats,
+    not an integer polynomial of positions.
+    """
+    for lengths in divisors:
+        whole = [n for n in lengths if isinstance(n, Const)]
+        parts = [product(whole), *(n for n in lengths if n not in whole)]
+        casts = [body.cast(body.index(n), value.dtype) for n in parts if n is not ONE]
+        if casts:
+            value = value / reduce(mul, casts)
     return value
 
 
@@ -422,41 +440,43 @@ def avg_pool(
     divisor_override: int | None,
     **where: Any,
 ) -> TensorValue:
-    w = windows(rank, **where)
-    outer, sizes = axes(ctx.shape)[-rank:], x.shape[-rank:]
-    count = _divisor(w, outer, sizes, count_include_pad, divisor_override)
-    return _averages(ctx, x, sliding(ctx, x, w), [count])
+    w, shape = windows(rank, **where), ctx.shape
+    sizes = x.shape[-rank:], count_include_pad, shape[-rank:]
+    lengths = partial(_lengths, w, axes(shape)[-rank:], *sizes)
+    return _averages(ctx, x, sliding(ctx, x, w), _divisors(divisor_override, lengths))
 
 
 @lower_rows((aten._adaptive_avg_pool2d.default, 2), (aten._adaptive_avg_pool3d.default, 3))
 def adaptive_avg_pool(ctx: Call, rank: int, x: TensorValue) -> TensorValue:
     found = shares(x.shape[-rank:], ctx.shape[-rank:])
-    counts = [s.length(o) for s, o in zip(found, axes(ctx.shape)[-rank:], strict=True)]
+    counts = [[s.length(o)] for s, o in zip(found, axes(ctx.shape)[-rank:], strict=True)]
     return _averages(ctx, x, sharing(ctx, found), counts)
 
 
-def _averages(ctx: Call, x: TensorValue, taps: Taps, counts: Sequence[Expr]) -> TensorValue:
+def _averages(
+    ctx: Call, x: TensorValue, taps: Taps, divisors: Sequence[Sequence[Expr]]
+) -> TensorValue:
     if not x.dtype.is_float:
         raise Unsupported("averages of integers")
     x = shared(ctx, x, taps.once)
     zero = body.const(x.dtype.opmath, 0)
     node, reduced = over_window(taps.kernel, "sum", partial(tapped, ctx, x, taps, zero))
-    return one(ctx, _over(node, counts), reduced)
+    return one(ctx, _over(node, divisors), reduced)
 
 
 # --- gradients of averages -----------------------------------------------------------------------
 
 
-# A read of a gradient: where, on what condition, and what divides it.
-Read = tuple[Sequence[Expr], Expr, Sequence[Expr]]
+# A read of a gradient: where, on what condition, and products that divide it.
+Read = tuple[Sequence[Expr], Expr, Sequence[Sequence[Expr]]]
 
 
 def gathered(ctx: Call, v: TensorValue, reads: Iterable[Read]) -> Node:
     """The sum of what ``v`` holds at several positions, each on a condition."""
     zero = body.const(v.dtype.opmath, 0)
     parts = [
-        body.masked(holds(cond), _over(ctx.b.opmath(v.at(at)), counts), zero)
-        for at, cond, counts in reads
+        body.masked(holds(cond), _over(ctx.b.opmath(v.at(at)), divisors), zero)
+        for at, cond, divisors in reads
     ]
     return reduce(add, parts) if parts else zero
 
@@ -489,14 +509,15 @@ def avg_pool_backward(
     **where: Any,
 ) -> TensorValue:
     w = windows(rank, **where)
-    grad = shared(ctx, grad)
-    own = axes(ctx.shape)
-    found = covers(w, own[-rank:], grad.shape[-rank:])
+    grad = shared(ctx, grad, apart=all(k <= s for k, s in zip(w.kernel, w.stride, strict=True)))
+    own, windows_ = axes(ctx.shape), grad.shape[-rank:]
+    sizes = ctx.shape[-rank:], count_include_pad, windows_
 
-    def count(outer: Sequence[Expr]) -> Expr:
-        return _divisor(w, outer, ctx.shape[-rank:], count_include_pad, divisor_override)
+    def divisors(outer: Sequence[Expr]) -> list[list[Expr]]:
+        return _divisors(divisor_override, partial(_lengths, w, outer, *sizes))
 
-    reads = (([*own[:-rank], *outer], cond, [count(outer)]) for outer, cond in found)
+    found = covers(w, own[-rank:], windows_)
+    reads = (([*own[:-rank], *outer], cond, divisors(outer)) for outer, cond in found)
     return one(ctx, gathered(ctx, grad, reads))
 
 
@@ -519,7 +540,7 @@ def adaptive_avg_pool_backward(ctx: Call, rank: int, grad: TensorValue) -> Tenso
                 o = floordiv(i * s.count, s.size) + j
                 outer.append(o)
                 conds += [lt(o, s.count), le(s.start(o), i)]
-            counts = [s.length(o) for s, o in zip(found, outer, strict=True)]
+            counts = [[s.length(o)] for s, o in zip(found, outer, strict=True)]
             yield [*own[:-rank], *outer], and_(*conds), counts
 
     return one(ctx, gathered(ctx, grad, reads()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, coefficient, contiguous_strides, min_, var
+from litz.index import Const, Expr, coefficient, contiguous_strides, min_, provably_le, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, op
@@ -54,7 +54,16 @@ def dims_of(v: TensorValue, dim: Dims) -> list[int]:
 
 
 def fold(kind: str, over: Exprs, node: Node) -> Node:
-    """``node`` reduced over the variables ``over``, of which there may be none."""
+    """``node`` reduced over the variables ``over``, of which there may be none.
+
+    Along those that it does not depend on (of expanded tensors) nothing is gone through.
+    """
+    if (repeated := result_of(kind).repeated) and not all(v in node.vars for v in over):
+        others = {v: v.extent for v in over if v not in node.vars}  # type: ignore[attr-defined]
+        if all(provably_le(ONE, n) for n in others.values()):
+            once = fold(kind, tuple(v for v in over if v not in others), node)
+            times = number(once.dtype, values.product([*others.values()]))
+            return once if repeated == "same" else once * times
     if over:
         return body.reduce(kind, over, node)
     if reduction(kind).positional:
@@ -121,7 +130,10 @@ def reduce_many(
     *,
     keepdim: bool = False,
 ) -> tuple[TensorValue, ...]:
-    """Several reductions of tensors of one shape over ``dims``, all stored by one loop nest."""
+    """Several reductions of tensors of one shape over ``dims``, all stored by one loop nest.
+
+    None is stored where nothing is gone through: results are lazy values then.
+    """
     first = tensors[0]
     kept = [i for i in range(first.ndim) if i not in dims]
     shape = tuple(first.shape[i] for i in kept)
@@ -134,6 +146,10 @@ def reduce_many(
             over.append(index[old])
     nodes = fn(tuple(t.at(index) for t in tensors), tuple(over), own)
     out_shape = tuple(ONE if i in dims else s for i, s in enumerate(first.shape))
+    if not (found := {a for n in body.walk(nodes) if isinstance(n, body.Reduce) for a in n.axes}):
+        lazy = (TensorValue(n.dtype, shape, first.device, lazy=n) for n in nodes)
+        places = [axes(out_shape)[i] for i in kept]
+        return tuple(values.viewed(v, out_shape, places) if keepdim else v for v in lazy)
     stores, results = [], []
     for node in nodes:
         out = b.allocate(node.dtype, shape, first.device)
@@ -141,14 +157,14 @@ def reduce_many(
         if keepdim:
             out = values.strided(out, out_shape, contiguous_strides(out_shape), ZERO)
         results.append(out)
-    b.add_loops(own, tuple(over), tuple(stores), first.device)
+    b.add_loops(own, tuple(v for v in over if v in found), tuple(stores), first.device)
     return tuple(results)
 
 
 def reduce_one(
     b: Builder, v: TensorValue, dims: Sequence[int], fn: OneFn, keepdim: bool = False
 ) -> TensorValue:
-    """One stored reduction: ``fn`` of the element and the reduced variables."""
+    """One reduction: ``fn`` of the element and the reduced variables."""
     return reduce_many(b, [v], dims, lambda n, over, _: (fn(n[0], over),), keepdim=keepdim)[0]
 
 

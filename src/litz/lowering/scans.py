@@ -19,6 +19,7 @@ from litz.lowering import values
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import load_at
 from litz.lowering.indexing import position as position_of
+from litz.lowering.reductions import number
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import result_buffer
 from litz.lowering.values import ONE, TensorValue, axes
@@ -64,8 +65,12 @@ def _is_single(x: TensorValue, dim: int) -> bool:
 )
 def running(ctx: Call, kind: str, x: TensorValue, dim: int) -> TensorValue:
     x = x.with_node(ctx.b.opmath(ctx.b.user_cast(x.node, ctx.dtype)))
+    once = x.node + 0 if kind == "sum" and x.dtype.is_float else x.node
     if _is_single(x, dim) or ctx.empty:
-        return ctx.value(x.node + 0 if kind == "sum" and x.dtype.is_float else x.node)
+        return ctx.value(once)
+    place = axes(x.shape)[dim % x.ndim]
+    if kind == "sum" and place not in once.vars:  # of an expanded tensor
+        return ctx.value(once * number(once.dtype, place + 1))
     return scanned(ctx, kind, x, dim % x.ndim, (("value", ctx.dtype),))[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from litz.index import Expr, coefficient, const, divides, size_hint
 from litz.ir import matmul as product
@@ -19,9 +20,11 @@ from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import (
+    apart,
     choose_configs,
     is_persistent,
     narrowest,
+    run_of,
     unheld,
     unlooped,
     widened,
@@ -141,8 +144,9 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         _neighbours(plan, configs[0]) if totals and passes else 1,
         rows=rows,
         backward=_backward(plan, style),
+        run=1 if style.block_pointers or len(axes.blocked) > 2 else run_of(plan, configs),
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
-        pairs=form == "once" and not style.block_pointers and any(pairs_of(plan)),
+        pairs=form == "once" and not style.block_pointers and _in_pairs(plan, configs[0]),
     )
 
 
@@ -161,6 +165,7 @@ def _looking_back(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         flat=True,
         words=words,
         backward=_backward(plan, style),
+        run=1 if style.block_pointers else run_of(plan, configs),
     )
 
 
@@ -189,6 +194,15 @@ def _inside(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:
     return (
         uneven and size_hint(size) >= BLOCKS * block and len(set(walk(roots(plan.stores)))) <= LINES
     )
+
+
+def _in_pairs(plan: KernelPlan, config: Config) -> bool:
+    """Whether pairs are accesses of their own.
+
+    Threads with several points exchange what they load so: not beside loads that lie apart anyway.
+    """
+    points = prod(n for _, n in config.blocks)
+    return any(pairs_of(plan)) and (points <= 32 * config.warps or not apart(plan))
 
 
 def _neighbours(plan: KernelPlan, config: Config) -> int:

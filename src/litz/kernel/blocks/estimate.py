@@ -11,16 +11,20 @@ from collections.abc import Collection
 from math import prod, sqrt
 
 from litz.dataclass import dataclass
-from litz.index import Expr, product
+from litz.index import Const, Expr, coefficient, divides, product
 from litz.ir.body import Load, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.blocks.sizes import CACHE, hint
-from litz.kernel.nodes import extent, roots
+from litz.kernel.nodes import extent, reduce_levels, roots, row_start
 from litz.passes.costs import Costs
 
-TRIP = 8e-7  # seconds from a load to what it loads, the queue for memory included
+TRIP = 6e-7  # seconds from a load to what it loads, the queue for memory included
+NEAR = 3e-7  # likewise where the last-level cache has it
+ALONE = 2.5  # times its share of the cache's rate that a multiprocessor gets where others are idle
 TOGETHER = 3e-7  # seconds in which the threads of a program reduce what each has
+ONE = 24  # operations in whose time an element is accessed by itself
 WITHIN = 1.3  # factor within which the time of programs is known
+SECTOR = 32  # bytes that memory moves at once
 PROCESSOR = 2048, 65536, 32  # threads, registers and programs that a multiprocessor holds
 REGISTERS = 24  # of a thread, beside the elements that it holds
 
@@ -59,8 +63,8 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     if k.words is not None:
         blocks, size = -(-size // config.block("r")), config.block("r")
         chain = blocks // k.words[1] * TRIP
-    passes = max(1, len(k.passes))
-    turns = passes * -(-size // config.block("r"))
+    passes, turns = max(1, len(k.passes)), -(-size // config.block("r"))
+    levels = len(k.passes) or 1 + max(reduce_levels(roots(k.plan.stores)).values())
     loads = {(n.buffer, n.index): n.vars for n in walk(roots(k.plan.stores)) if isinstance(n, Load)}
     stores = {(s.buffer, s.index): s.index.free for s in k.plan.stores}
     kinds = {p.name: p.dtype.bytes for p in k.plan.params}
@@ -77,24 +81,48 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     once = {b: max(points(f) for (x, _), f in loads.items() if x == b) * kinds[b] for b, _ in loads}
     read, written = sum(once.values()), sum(points(f) * kinds[b] for (b, _), f in stores.items())
     row = sum(block(f, size) * kinds[b] for (b, _), f in loads.items())
-    moved = passes * row + sum(block(f, size) * kinds[b] for (b, _), f in stores.items())
+    moved, alone = 0, 0  # bytes; elements that are accessed one by one
+    for accesses, times in ((loads, passes), (stores, 1)):
+        for (b, e), f in accesses.items():
+            elements = times * block(f, size)
+            moved += elements * kinds[b] * _gaps(k, e, kinds[b])
+            alone += 0 if _is_whole(k, e, kinds[b]) else elements
     # What a thread holds are its loads; 4 bytes a register.
     threads = 32 * config.warps
     held = sum(block(f, config.block("r")) * max(4, kinds[b]) // 4 for (b, _), f in loads.items())
     wanted = threads * REGISTERS + held
     most, registers, several = PROCESSOR
     at_once = max(1, min(several, most // threads, registers // wanted))
-    moved += 8 * max(0, wanted - registers)  # what does not fit goes to memory and comes back
+    # What does not fit goes to memory and comes back, for what is reduced and for what is stored.
+    moved += 8 * (levels + 1) * max(0, wanted - registers)
     each = -(-programs // costs.programs)  # of a multiprocessor, one after the other or at a time
     looks = 2 * TRIP if k.words is not None else 0.0
-    waiting = -(-each // at_once) * (turns * TRIP + passes * TOGETHER + looks)
-    moving = each * moved / (costs.cache / costs.programs)
+    under_way = min(programs, at_once * costs.programs) * row
+    again = NEAR if under_way <= CACHE else TRIP
+    trips = turns * (TRIP + (passes - 1) * again)
+    waiting = -(-each // at_once) * (trips + levels * TOGETHER + looks)
+    busy_ones = min(costs.programs, max(programs, costs.programs / ALONE))
+    moving = each * (moved * busy_ones / costs.cache + alone * ONE * costs.programs / costs.single)
     short, long = sorted((waiting, moving))
     busy = long + short / min(each, at_once)
-    under_way = min(programs, at_once * costs.programs) * row
-    again = (passes - 1) * read
     memory = written / costs.memory
     memory += read / (costs.cache if warm and read <= CACHE else costs.memory)
-    memory += again / (costs.cache if under_way <= CACHE else costs.memory)
+    memory += (passes - 1) * read / (costs.cache if under_way <= CACHE else costs.memory)
     low, high = (costs.launch + max(memory, chain, t) for t in (busy / WITHIN, busy * WITHIN))
     return Estimate(low, high)
+
+
+def _gaps(k: BlockPlan, e: Expr, size: int) -> int:
+    """Elements that memory moves for one, where neighbours in a block lie apart.  size: bytes."""
+    config = k.configs[0]
+    blocks = [(config.block(a.name), coefficient(e, a.dims[-1])) for a in k.axes.blocked if a.dims]
+    steps = [(n, abs(c.value)) for n, c in blocks if isinstance(c, Const) and c.value and n > 1]
+    if any(n * size >= SECTOR and step == 1 for n, step in steps):
+        return 1
+    return min(SECTOR // size, min((step for _, step in steps), default=1))
+
+
+def _is_whole(k: BlockPlan, e: Expr, size: int) -> bool:
+    """Whether a thread's accesses are of 16 bytes, as far as where rows begin decides that."""
+    start = None if k.plan.lane is None or k.rows is not None else row_start(e, k.plan.lane)
+    return start is None or divides(16 // size, start)

@@ -22,6 +22,7 @@ from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.blocks.sizes import (
     HELD,
     PROGRAMS,
+    columns_held,
     hint,
     power_of_two,
     scanned_columns,
@@ -40,6 +41,7 @@ BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans 
 LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
 WIDTH = 64  # columns of a block
+COLUMNS = 32  # likewise of a scan that looks back
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -90,7 +92,7 @@ def _serves(plan: KernelPlan) -> bool:
     size = hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
     if plan.down:
-        return size >= TALL and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
+        return size >= TALL and not columns_held(plan) and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
     return size > LONG and rows < PROGRAMS
 
 
@@ -99,9 +101,8 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     assert axes.reduced is not None
     size, held = power_of_two(hint(axes.reduced.size)), state_bytes(plan)
     if plan.down:
-        line = max(32, 128 // max(p.dtype.bytes for p in plan.params if p.name != NAME))
         rows = power_of_two(hint(axes.parallel[-1].size))
-        return scanned_columns(line, rows, size, HELD // held)
+        return scanned_columns(COLUMNS, rows, size, HELD // held)
     out = []
     for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
         r = min(n * power_of_two(BLOCK // held), size)

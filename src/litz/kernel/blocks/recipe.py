@@ -135,6 +135,8 @@ class BlockPlan:
     pairs: accesses of two neighbours are one (see ``litz.kernel.blocks.places``).
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
+    run: elements of a scanned column that a thread has one after the other: blocks hold columns in
+    an order in which these come as far apart as other threads' lie between them.
     words: the parameter in which programs that look back leave what their blocks come to, in groups
     of so many.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
@@ -171,6 +173,7 @@ class BlockPlan:
     share: Expr | None = None
     words: tuple[str, int] | None = None
     backward: bool = False
+    run: int = 1
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Expr, coefficient, const, product, size_hint
+from litz.index import Const, Expr, coefficient, product, size_hint
 from litz.ir.body import Load, Node, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
+from litz.kernel.blocks.across import (
+    FEW,
+    LINE,
+    SECTOR,
+    reads_again,
+    rows_across,
+    width_across,
+)
 from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
@@ -24,7 +32,7 @@ from litz.kernel.blocks.axes import (
 from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -42,6 +50,11 @@ COLUMNS = 1 << 10  # elements of short columns that a program reduces
 SPREAD = 4  # accesses of a thread that stores what rows share
 FLAT_WARPS = 4  # of a block without reductions, unless it has fewer elements than threads
 HELD_COLUMN = 64  # elements of a column that a block holds
+HELD_COLUMNS = 1 << 15  # elements of columns that a block holds where these are few
+NARROW = 1 << 9  # columns that keep a good part of a large machine busy
+DIVIDED = 1 << 9  # elements of fewer columns that programs share
+MANY = 1 << 14  # columns of which loops keep all of it busy
+EACH = 32  # elements of a thread of a block that holds what is contiguous from row to row
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
@@ -76,7 +89,33 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
         return size <= PERSISTENT
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
-    return size <= HELD_COLUMN  # down columns a block needs width besides
+    return size <= HELD_COLUMN or columns_held(plan) > 0  # a block needs width besides
+
+
+def columns_held(plan: KernelPlan) -> int:
+    """Columns of a block that holds long ones whole; 0 where none should.
+
+    One should where loops would read them again, where they are scanned, and where they are few.
+    """
+    size = product(extent(v) for v in plan.reduced)
+    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if not plan.down or not size.is_const or sorts_of(plan.stores):
+        return 0
+    if rows < NARROW and int_value(size) >= DIVIDED:
+        return 0
+    if rows > MANY and not scans_of(plan.stores) and not reads_again(plan):
+        return 0
+    width = width_across(plan)
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
+    values = max(1, sum(any(v in n.vars for v in plan.reduced) for n in loads), _values(plan))
+    if not width or LINE // width * power_of_two(int_value(size)) * values > HELD_COLUMNS:
+        return 0
+    return LINE // width if rows * width >= FEW * LINE else SECTOR // width
+
+
+def _values(plan: KernelPlan) -> int:
+    """Values that a scan has at a point."""
+    return max(1, state_bytes(plan) // 4)
 
 
 def unheld(plan: KernelPlan) -> str:
@@ -149,13 +188,32 @@ def _widths(
     most: elements that a thread has by default.  warps: by default, where they wait for memory.
     """
     each = _access(plan)
-    few = _each(plan, programs(1))
-    first = min(few or each, most), FLAT_WARPS if few else warps
+    few, loads = _each(plan, programs(1)), apart(plan)
+    most = min(few or each, most)
+    if loads:
+        most = min(most, max(4 // narrowest(plan), each // loads, 1))
+    first = most, FLAT_WARPS if few else warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
             block //= 2
         yield block, warps
+
+
+def apart(plan: KernelPlan) -> int:
+    """Loads of a point that lie apart from those of its neighbours along the lane.
+
+    The more of such points a thread has, the further apart lie those of its neighbours: each load
+    of a warp touches as many more lines.  Many loads are under way without that.
+    """
+    pairs, along = pairs_of(plan)[0], [v for v in (plan.lane, plan.tile) if v is not None]
+    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    found = 0
+    for n in loads - {*pairs, *pairs.values()}:
+        steps = [coefficient(n.index, v) for v in along]
+        known = [abs(c.value) for c in steps if isinstance(c, Const)]
+        found += 1 < min(known, default=0)
+    return found
 
 
 def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
@@ -229,19 +287,21 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     if not persistent:
         most = max(1024, power_of_two(ROW // streams(plan)))
         fewest = _warps_to_reread(plan, size)
+        # Elements one by one are more loads of a thread: others have some of them.
+        parted = len(plan.reduced) > 1 and hint(extent(plan.reduced[-1])) % _access(plan) != 0
         for n in (most, most // 2, 2 * most, most // 4):
             n = min(r, n)
-            out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
+            warps = _warps(n, 8 if parted else 16)
+            out.append(Config((("x", 1), ("r", n)), max(warps, min(fewest, n // 128))))
         out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
-    least = 1
-    while least < _across(plan) and 2 * least * r <= PERSISTENT // 2 and rows // least >= PROGRAMS:
-        least *= 2
+    least = rows_across(plan, rows, r)
     for elements in (2048, 4096, 1024):
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+        warps = _warps(x * r, EACH // _values(plan) if least > 1 else 16)
+        out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
     return tuple(dict.fromkeys(out))
 
 
@@ -256,15 +316,6 @@ def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
     return tuple(dict.fromkeys(out))
-
-
-def _across(plan: KernelPlan) -> int:
-    """Rows of a whole access to what is contiguous from row to row; 1 where rows are all over."""
-    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
-    along = [n for n in loads if plan.lane in n.index.free]
-    rows = plan.parallel[-1:]
-    across = (n for n in along for v in rows if coefficient(n.index, v) is const(1))
-    return max((16 // n.dtype.bytes for n in across), default=1)
 
 
 def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
@@ -301,27 +352,31 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
     if persistent:
-        r = power_of_two(size)
+        r, scans = power_of_two(size), scans_of(plan.stores)
+        if size > HELD_COLUMN and (x := columns_held(plan)):
+            x = min(x, power_of_two(rows))
+            return (Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan))),)
         # A thread holds whole columns, as many as one access takes: no thread waits for another.
         warp = 32 * _access(plan)
         best = warp * max(1, COLUMNS // (warp * r))
-        while best > wide and rows // best < PROGRAMS:
+        least = wide if scans else SECTOR // min(4, narrowest(plan))
+        while best > least and rows // best < PROGRAMS:
             best //= 2
         short = best, warp // 32 * r if best >= warp else 32
         for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
             x = min(width, power_of_two(rows))
             while x * r > 4096 and x > 16:
                 x //= 2
-            out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
+            warps = max(1, x * r // (32 * (each if x == width else 32)))
+            warps = _warps(x * r, each) if scans else warps
+            out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
     if not many and (held := state_bytes(plan)):
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
-    first = (64, 16, 2) if many else (64, 32, 8)
-    if rows // 64 <= PROGRAMS // 8:  # more programs do with less of a line
-        first = (max(16, 64 // narrowest(plan)), 64, 4)
+    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (16, 256, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
@@ -350,11 +405,23 @@ def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Con
     hundreds of nanoseconds however much it loads: so it loads what registers hold.
     """
     out = []
-    for width, part, warps in ((1, 1, 8), (1, 2, 4), (2, 1, 8), (1, 2, 8), (1, 4, 4), (2, 1, 16)):
+    for width, part, warps in ((1, 1, 4), (1, 2, 4), (2, 1, 8), (1, 1, 8), (1, 4, 4)):
         x = min(width * line, rows)
         r = min(power_of_two(elements // (x * part) + 1) // 2, size)
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
+
+
+def run_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
+    """Elements of a column that a thread of a block scans by itself before others come in.
+
+    Neighbours in memory are of other columns, so that a block may hold columns in any order.
+    """
+    if not plan.down or not scans_of(plan.stores) or sorts_of(plan.stores):
+        return 1
+    first = configs[0]
+    each = first.block("x") * first.block("r") // (32 * first.warps * _access(plan))
+    return max(1, min(each, *(c.block("r") // 2 for c in configs)))
 
 
 def _warps_to_reread(plan: KernelPlan, size: int) -> int:
@@ -362,9 +429,7 @@ def _warps_to_reread(plan: KernelPlan, size: int) -> int:
 
     1 where rows are read once.
     """
-    levels = reduce_levels(roots(plan.stores))
-    full = any(loops_of(s, plan.reduced) for s in plan.stores)
-    if not full and max(levels.values()) < 1:
+    if not reads_again(plan):
         return 1
     loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
     row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))
@@ -380,6 +445,15 @@ def _warps(elements: int, each: int = 16) -> int:
     while warps < 32 and elements // (32 * warps) > each:
         warps *= 2
     return warps if elements >= 512 else 1 if elements < 256 else 2
+
+
+def _shared(plan: KernelPlan, warps: int, elements: int, programs: int) -> int:
+    """Warps of a block: four where few programs run, unless they have hardly anything to do.
+
+    Scans hand on from thread to thread, and from warp to warp: as few as there are.
+    """
+    few = programs < PROGRAMS and elements >= 512 and not scans_of(plan.stores)
+    return max(warps, 4) if few else warps
 
 
 def widened(

@@ -30,7 +30,7 @@ from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
 from litz.kernel.blocks.axes import combined_along
-from litz.kernel.blocks.sizes import PROGRAMS
+from litz.kernel.blocks.sizes import PERSISTENT, PROGRAMS, columns_held, power_of_two, streams
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
@@ -46,7 +46,7 @@ from litz.kernel.nodes import (
 from litz.kernel.opened import SIZE
 from litz.kernel.parts import Parts, digits
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
+from litz.kernel.phases import Phases, Temporary, in_tiles, linear, sizes_of, values_between
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
@@ -57,13 +57,14 @@ Loops = tuple[Expr, ...]
 
 LONG = 1 << 13  # elements of a row that is worth dividing
 TALL = 1 << 9  # likewise of a column
-PART = 1 << 11  # elements of a part of a row at least
+PART = 1 << 11  # loads of a part of a row at least
 DEEP = 64  # likewise of a column
 WIDTH = 64  # columns of a block
 ALIGNED = 64  # elements that a part is a multiple of
 NARROW = 64  # extent of a reduced dim that may stay parallel in the first kernel
 GAIN = 1.5  # by which that has to make more bytes contiguous
 FEW = 1 << 10  # parts of a row that every program may combine by itself
+HELD = 1 << 13  # elements of a row's part that a block holds
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -86,7 +87,9 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     if not size.is_const and str(size) != SIZE:
         return None
     kept = () if positional else _kept(plan, reduces)
-    parts = _parts(plan, kept, wanted)
+    if not kept and not wanted and columns_held(plan):
+        return None
+    parts = _parts(plan, kept, any(n.row.counts for n in reduces), wanted)
     if parts < (1 if kept else 2):
         return None
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
@@ -124,16 +127,20 @@ def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
     return best[1]
 
 
-def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
+def _parts(plan: KernelPlan, kept: Loops, again: bool, wanted: bool) -> int:
     """How many programs share a row: enough to fill the machine, none with too little to do.
 
+    again: whether a part is read more than once, unless a block holds it.
     wanted: two at least, where a row has so many parts.
     """
     size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
     rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
     down = bool(kept) or plan.down
     blocks = max(-(-rows // WIDTH) if down else rows, 1)
-    parts = min(PROGRAMS // blocks, size // (DEEP if down else PART))
+    least = DEEP if down else PART // min(4, streams(plan))
+    parts = min(PROGRAMS // blocks, size // least)
+    if again and parts > 1:
+        parts = max(parts, min(FEW, -(-size // (TALL if down else HELD // streams(plan)))))
     if wanted:
         return max(2, parts) if size > ALIGNED else 0
     return parts if size >= (TALL if down else LONG) else 0
@@ -143,12 +150,16 @@ def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
     """Elements of a part: all of one length where that can be, else multiples of ``aligned``.
 
     sizes: of a row's dims.  At best parts end where a dim does, and nothing is divided along them.
+    Of uneven parts there are more where these would fill their blocks badly.
     """
     size = math.prod(sizes)
     even = [size // n for n in range(parts, parts // 2, -1) if size % (n * aligned) == 0]
     inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
     whole = [p for p in even if all(p % n == 0 or n % p == 0 for n in inner)]
     uneven = -(-size // (parts * aligned)) * aligned
+    block = power_of_two(uneven)
+    if aligned < block <= PERSISTENT and uneven < block - block // 8:
+        uneven = block // 2
     return const([*whole, *even, uneven][0])
 
 
@@ -253,10 +264,12 @@ class _Maker(Parts):
         masks = [first if s.mask is None else nodes.masked(first, s.mask, no) for s in flat]
         once = [replace(s, mask=mask) for s, mask in zip(flat, masks, strict=True)]
         made = self.phase((*self.plan.parallel, *dims), (self.r, *self.kept), [*left, *once])
+        if in_tiles(made).tile is not None:  # what lies across the lane is better read in tiles
+            return None
         apart = made.lane is None or any(
             coefficient(s.index, made.lane) is not const(1) for s in made.stores[: len(left)]
         )
-        return None if apart or made.tile is not None or not combined_along(made) else made
+        return None if apart or not combined_along(made) else made
 
     def reduce_parts(
         self,

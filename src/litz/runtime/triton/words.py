@@ -9,6 +9,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from litz.runtime.triton.mathlib import INTERPRETED
 
+THREADS = tl.constexpr(1024)  # of a program, at most
+
 
 @triton.jit
 def own(value, at):
@@ -90,6 +92,9 @@ def look(low, high, at, step, mask, kind: tl.constexpr):
 @triton.jit
 def _look(word, at, mask):
     while tl.min(tl.min((word >> 32).to(tl.int32), 1), 0) == 0:
+        word = _peek(at, mask)
+    # Of threads that hold the same word those that others wait for have perhaps seen it first.
+    if word.numel < THREADS:
         word = _peek(at, mask)
     return word
 

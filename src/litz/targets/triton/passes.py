@@ -165,7 +165,9 @@ class PassPrinter(Printer):
 
     def steps(self) -> str:
         wide = ".to(tl.int64)" if self.made.wide else ""
-        return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
+        run = self.made.run
+        steps = "tl.arange(0, RBLOCK)" if run == 1 else f"litz.in_runs(RBLOCK, {run})"
+        return f"{steps}{self.spread('r')}{wide}"
 
     def reduced_range(self) -> None:
         """All of the reduced axis, or a program's block of it."""

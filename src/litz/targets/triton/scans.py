@@ -5,6 +5,8 @@ Blocks that a mask cuts off end a row, so that nothing is read behind what they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from litz.ir.body import Node, Scan
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.values import Value
@@ -23,6 +25,7 @@ class Scans:
         self.printer, self.axis = printer, axis
         self.done: dict[Key, tuple[Scope, tuple[str, ...]]] = {}  # where, and names of the parts
         self.look_back = LookBack(printer, axis)
+        self.ends: dict[str, str] = {}  # of scans in runs, what all of these come to
         self.before: dict[Key, tuple[str, ...]] = {}  # names of what the blocks so far have come to
 
     def begin(self) -> None:
@@ -43,7 +46,8 @@ class Scans:
     def _parts(self, node: Scan, v: Value, home: Scope) -> tuple[str, ...]:
         p, count = self.printer, len(node.row.state)
         found = tuple(p.fresh("scan") for _ in range(count))
-        values = ", ".join(p.wide_value(a) for a in v.args[:count])
+        parts = [p.wide_value(a) for a in v.args[:count]]
+        values = ", ".join(parts)
         if node.row.whole:
             mask = p.mask("r")
             if mask:
@@ -52,7 +56,10 @@ class Scans:
             home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
             return found
         function, scan = self._spelled(node, p.made.backward)
-        home.emit(f"{', '.join(found)}, = {scan.format(values)}")
+        if p.made.run > 1:
+            self._in_runs(home, found, parts, function)
+        else:
+            home.emit(f"{', '.join(found)}, = {scan.format(values)}")
         if p.made.words is not None:
             first = self._first(node, v) if node.start or not node.combine else ()
             ends = [self.end(n) for n in found]
@@ -73,6 +80,24 @@ class Scans:
             for old, new in zip(before, out, strict=True):
                 home.emit(f"{old} = {self.end(new)}")
         return out
+
+    def _in_runs(
+        self, home: Scope, found: Sequence[str], values: Sequence[str], function: str
+    ) -> None:
+        """Scans of a block in runs: of each by itself, of what they come to, and of both."""
+        p = self.printer
+        own, ends, out = ([p.fresh("run") for _ in found] for _ in range(3))
+        for name, text in zip(own, values, strict=True):
+            home.emit(f"{name} = litz.runs({text}, {p.made.run})")
+        home.emit(f"{', '.join(own)}, = litz.scan(({', '.join(own)},), 2, {function})")
+        last = ", ".join(f"litz.end_of_runs({x})" for x in own)
+        home.emit(f"{', '.join(ends)}, = litz.scan(({last},), 1, {function})")
+        before = [f"litz.before_runs({x}, {p.made.run})" for x in ends]
+        comma = "," if function.startswith("combine") else ""
+        home.emit(f"{', '.join(out)}{comma} = {function}({', '.join((*before, *own))})")
+        for name, new, old in zip(found, out, own, strict=True):
+            home.emit(f"{name} = litz.of_runs({new}, {old})")
+        self.ends.update(zip(found, ends, strict=True))
 
     def _before(self, node: Scan, v: Value) -> tuple[str, ...]:
         """The state in front of a block; its lines stand in front of the loop."""
@@ -105,7 +130,7 @@ class Scans:
         """The last element of a scan of a block."""
         if self.printer.made.backward:
             return f"litz.element({name}, {self.axis}, 0)"
-        return f"litz.last({name}, {self.axis})"
+        return f"litz.last({self.ends.get(name, name)}, {self.axis})"
 
     def _spelled(self, node: Scan, backward: bool) -> tuple[str, str]:
         """The function of two states, and a template of the scan of some."""
