@@ -32,6 +32,7 @@ _SOURCES = (
     "packed",
     "power",
     "random",
+    "runs",
     "sorts",
     "table",
     "words",
