@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from litz.index import coefficient, const
-from litz.kernel.nodes import loops_of, reduce_levels, roots
+from litz.index import coefficient, const, divides
 from litz.kernel.phases import sizes_of
 from litz.kernel.plan import KernelPlan
 from litz.kernel.tiling import accesses_of
@@ -27,10 +26,13 @@ def rows_across(plan: KernelPlan, rows: int, size: int) -> int:
     return max(1, x)
 
 
-def reads_again(plan: KernelPlan) -> bool:
-    """Whether loops over rows would read them more than once."""
-    full = any(loops_of(s, plan.reduced) for s in plan.stores)
-    return full or max(reduce_levels(roots(plan.stores)).values()) >= 1
+def stores_sectors(plan: KernelPlan) -> bool:
+    """Whether what is stored across rows begins with a sector of memory in each of them."""
+    found = (a for a in accesses_of(plan.stores, sizes_of(plan)) if a.is_store)
+    steps = (
+        (coefficient(a.index, v), a.bytes) for a in found for v in plan.reduced if v in a.index.free
+    )
+    return all(step is not None and divides(SECTOR // size, step) for step, size in steps)
 
 
 def width_across(plan: KernelPlan) -> int:

@@ -17,8 +17,8 @@ from litz.kernel.blocks.across import (
     FEW,
     LINE,
     SECTOR,
-    reads_again,
     rows_across,
+    stores_sectors,
     width_across,
 )
 from litz.kernel.blocks.axes import (
@@ -32,7 +32,7 @@ from litz.kernel.blocks.axes import (
 from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import extent, int_value, roots
+from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -95,7 +95,7 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
 def columns_held(plan: KernelPlan) -> int:
     """Columns of a block that holds long ones whole; 0 where none should.
 
-    One should where loops would read them again, where they are scanned, and where they are few.
+    One should where they are stored along, as loops would read them again, and where they are few.
     """
     size = product(extent(v) for v in plan.reduced)
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
@@ -103,7 +103,9 @@ def columns_held(plan: KernelPlan) -> int:
         return 0
     if rows < NARROW and int_value(size) >= DIVIDED:
         return 0
-    if rows > MANY and not scans_of(plan.stores) and not reads_again(plan):
+    if rows > MANY and not any(loops_of(s, plan.reduced) for s in plan.stores):
+        return 0
+    if not stores_sectors(plan):
         return 0
     width = width_across(plan)
     loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
@@ -429,7 +431,9 @@ def _warps_to_reread(plan: KernelPlan, size: int) -> int:
 
     1 where rows are read once.
     """
-    if not reads_again(plan):
+    levels = reduce_levels(roots(plan.stores))
+    full = any(loops_of(s, plan.reduced) for s in plan.stores)
+    if not full and max(levels.values()) < 1:
         return 1
     loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
     row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))

@@ -34,6 +34,7 @@ _SOURCES = (
     "packed",
     "power",
     "random",
+    "runs",
     "sorts",
     "table",
     "words",

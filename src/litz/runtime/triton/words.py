@@ -95,7 +95,7 @@ def _look(word, at, mask):
         word = _peek(at, mask)
     # Of threads that hold the same word those that others wait for have perhaps seen it first.
     if word.numel < THREADS:
-        word = _peek(at, mask)
+        word |= _peek(at, mask)
     return word
 
 
