@@ -80,7 +80,7 @@ def windows(x: Tensor) -> Tensor:
 
 
 CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]] = {
-    interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 16}, 4),
+    interleaved: ((data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 64}, 8),
     short_columns: ((data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
     spread: ((data(2048),), {"y": 4, "x": 512}, 4),
     bias: ((data(2048, 2048), data(2048)), {"x": 1024}, 8),
@@ -98,7 +98,7 @@ CASES: dict[Callable[..., Tensor], tuple[tuple[Spec, ...], dict[str, int], int]]
     columns: ((data(2048, 2048),), {"x": 16, "r": 2048}, 32),
     scanned: ((data(1024, 1024, dtype=torch.bfloat16),), {"x": 16, "r": 1024}, 16),
     few_columns: ((data(256, 200),), {"x": 8, "r": 256}, 2),
-    long_columns: ((data(4096, 2048),), {"x": 16, "r": 256}, 4),
+    long_columns: ((data(4096, 2048),), {"x": 64, "r": 32}, 8),
     many_columns: ((data(512, 1 << 16),), {"x": 64, "r": 32}, 8),
     windows: ((data(4, 32, 362, 362),), {"x": 128}, 4),
 }
