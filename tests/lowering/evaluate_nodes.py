@@ -152,6 +152,7 @@ DIRECT = (
 ).split()
 TABLE: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in DIRECT},
+    "mostly": torch.where,
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "mod": torch.remainder,

@@ -79,7 +79,7 @@ def kept(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([y, x]), y
 
 
-# How many products write into a part.
+# How many products write into a part; one of a column is a reduction on GPUs.
 PLACED: dict[Callable[..., Any], int] = {
     two: 2, rows: 2, side: 1, above: 1, column: 1, batched: 2, batched_rows: 1,
     around: 1, images: 1, narrow: 0, between: 0, turned: 0, read: 0, kept: 0,
@@ -93,7 +93,9 @@ def test_products_fill_parts(fn: Callable[..., Any], target: str, capsys: Any) -
     options = {"target": target, "check_ir": True, "verify": True, "show": "program"}
     found = torch.compile(fn, backend="litz", options=options)(X, A, B)
     torch.testing.assert_close(found, fn(X, A, B))
-    assert capsys.readouterr().err.count("out=") == PLACED[fn]
+    assert capsys.readouterr().err.count("out=") == PLACED[fn] - (
+        fn is column and target == "triton"
+    )
 
 
 @pytest.mark.parametrize("fn", [two, rows, above, batched])

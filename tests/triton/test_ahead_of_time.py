@@ -120,7 +120,9 @@ def test_many_configurations(name: str, cache: Cache) -> None:
     assert sum(isinstance(b, Binary) for b in made) >= len(some) - 1
 
 
-@pytest.mark.parametrize("name", ["gelu_bf16", "softmax_wide", "permuted", "columns", "embedding"])
+@pytest.mark.parametrize(
+    "name", ["gelu_bf16", "softmax_wide", "permuted", "columns_long", "embedding"]
+)
 def test_every_configuration_without_alignment(name: str, cache: Cache) -> None:
     jobs = [
         job_of(launch, config, H200, "general")
