@@ -53,6 +53,13 @@ def test_numbers_of_the_host_go_to_the_gpu(fn: Callable[..., Any]) -> None:
     assert not [n for n in program.nodes if isinstance(n, Extern)]
 
 
+def test_floors_of_quotients_are_of_whole_ones() -> None:
+    """CUDA's kernel divides 16-bit floats in 32 bits, step by step; a CPU's rounds each step."""
+    program = lowered(lambda n, x, g: (x.half().floor_divide(x.t().half().t() + 1),))
+    (loops,) = (n for n in program.nodes if isinstance(n, Loops))
+    assert "round_to f16" not in str(loops) and "floordiv" in str(loops)
+
+
 def test_floats_are_multiplied_with_the_inverse_of_a_number() -> None:
     program = lowered(lambda n, x, g: (x / 20, x / g))
     nodes = [s.value for loops in program.nodes if isinstance(loops, Loops) for s in loops.stores]

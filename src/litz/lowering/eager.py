@@ -15,8 +15,9 @@ class EagerNumerics:
     inverted_divisors: tensors of floats are multiplied with the inverse of a number.
     checked_divisors: an integer divided by zero is an error.
     double_moments: variances of floats are accumulated in doubles.
-    rounded_steps: between the steps of special functions values have the result's type, else 32
-    bits.  rounded_scales: what ``round`` scales by powers of ten has it, else 32 bits.
+    rounded_steps: between the steps of special functions and floor division values have the
+    result's type, else 32 bits.  rounded_scales: what ``round`` scales by powers of ten has it,
+    else 32 bits.
     fused_positions: positions of ``grid_sample`` are rounded once; its volumes take nan for the
     first element, else for the last.  outside_planes: it reads planes outside of them as well.
     """

@@ -194,10 +194,11 @@ def div_mode(ctx: Call, x: Operand, y: Operand, *, rounding_mode: str | None) ->
         return elementwise(ctx, lambda a, c: op(name, a, checked(ctx)(c)), x, y)
     if common is d.BOOL:
         raise Unsupported("rounded division of bools")
-    # Eager takes its steps in the 16-bit type where the divisor is no number.
+    # Eager takes its steps in the 16-bit type where the divisor is no number; of floors on CPUs.
     dense = isinstance(y, TensorValue) and y.ndim
     r = rounding(ctx, common if dense else d.F32)
     if rounding_mode == "floor":
+        r = r if ctx.eager.rounded_steps else unrounded
         return elementwise(ctx, lambda a, c: _float_floordiv(a, c, r), x, y, exact=True)
     return elementwise(ctx, lambda a, c: op("trunc", r(a / c)), x, y, exact=True)
 
