@@ -760,6 +760,7 @@ ALONE: tuple[tuple[Callable[..., Any], Spec, list[str]], ...] = (
     (lambda x: torch.rand_like(x) * 2, data(8, 8), [SEED]),
     (lambda x: (torch.rand_like(x), torch.rand_like(x)), data(8, 8), [SEED]),
     (lambda x: x.clone().cauchy_(), data(8, 8), ["empty_strided", "aten.cauchy_.default"]),
+    (lambda x: (x.exponential_(), None)[1], data(8, 8), ["aten.exponential_.default"]),
     (lambda x: F.fractional_max_pool2d(x, 3, 4), data(2, 3, 16, 16),
      ["aten.rand.default", "aten.fractional_max_pool2d.default"]),
     (lambda x: F.dropout(x, 0.3), floats(64, 64), ["aten.native_dropout.default"]),

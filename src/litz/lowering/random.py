@@ -65,7 +65,16 @@ def _is_alone(ctx: Call, most: int = FEW) -> bool:
         return False
     others = any(is_random(m.target) and m is not n for m in n.graph.nodes)
     users = [w for u in n.users for w in (u.users if u.target is operator.getitem else (u,))]
-    return not others and all(u.op == "output" or _is_called(u) for u in users)
+    called = all(u.op == "output" or _is_called(u) for u in users)
+    return not others and (called or _is_written_back(n))
+
+
+def _is_written_back(n: FxNode) -> bool:
+    """Whether a call's result is just written over its argument, an input that nobody reads."""
+    x, users = n.args[0] if n.args else None, list(n.users)
+    if not isinstance(x, FxNode) or x.op != "placeholder" or len(x.users) > 2 or len(users) != 1:
+        return False
+    return users[0].target is aten.copy_.default and users[0].args[:2] == (x, n)
 
 
 def _is_called(n: object) -> bool:
@@ -77,13 +86,16 @@ def _is_called(n: object) -> bool:
 def _filled(ctx: Call, fill: OpOverload, *args: float) -> TensorValue | None:
     """The result as memory that an operator of ATen fills, where ATen is to draw.
 
-    What functional operators draw for is an argument's memory, which they copy first.
+    What functional operators draw for is an argument's memory, which they copy first: new memory
+    does, or the argument's own where the result is written there.
     """
     eager = ctx.b.settings.eager_rng
     own = ctx.node.kwargs.get("generator") is not None
     if own or not (eager or _is_alone(ctx)):
         return None
-    out = ctx.b.of_buffer(unfilled(ctx.b, ctx.result))
+    given = ctx.b.buffers.get(str(ctx.node.args[0])) if _is_written_back(ctx.node) else None
+    out = ctx.b.of_buffer(given or unfilled(ctx.b, ctx.result))
+    ctx.before_mutation(out)
     why, written = EAGER if eager else ALONE, (out.memory.buffer,)
     ctx.b.extern(fill, (out.memory, *args), (None,), ctx.result.device, why, mutates=written)
     return out
