@@ -65,7 +65,7 @@ def test_reductions() -> None:
 def test_rows_and_columns_are_one_kernel_and_a_small_one() -> None:
     (graph,) = litz.explain(several, torch.randn(530, 50), options=TRITON).graphs
     (kernel,) = graph.stages.kernels
-    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "passes"]
+    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "persistent"]
     assert kernel.recipe.kernels[0].configs[0].block("x") == 2
     verify(kernel.recipe)
     assert parse_recipe(kernel.recipe.text) == kernel.recipe
