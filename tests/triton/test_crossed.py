@@ -12,8 +12,15 @@ from tests.quick import some
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
+from litz.index import var  # noqa: E402
+from litz.ir import body  # noqa: E402
+from litz.ir.body import Store  # noqa: E402
+from litz.ir.dtype import F32  # noqa: E402
+from litz.kernel.blocks import crossed  # noqa: E402
 from litz.kernel.parse import parse_recipe  # noqa: E402
+from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.kernel.verify import verify  # noqa: E402
+from litz.targets.triton.crossed import CrossedPrinter  # noqa: E402
 
 Tensor = torch.Tensor
 HALF = torch.bfloat16
@@ -65,7 +72,7 @@ def test_reductions() -> None:
 def test_rows_and_columns_are_one_kernel_and_a_small_one() -> None:
     (graph,) = litz.explain(several, torch.randn(530, 50), options=TRITON).graphs
     (kernel,) = graph.stages.kernels
-    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "passes"]
+    assert [k.form for k in kernel.recipe.kernels] == ["crossed", "persistent"]
     assert kernel.recipe.kernels[0].configs[0].block("x") == 2
     verify(kernel.recipe)
     assert parse_recipe(kernel.recipe.text) == kernel.recipe
@@ -75,3 +82,16 @@ def test_columns_that_rows_need_stay_apart() -> None:
     (graph,) = litz.explain(beyond, torch.randn(530, 50), options=TRITON).graphs
     forms = [k.form for kernel in graph.stages.kernels for k in kernel.recipe.kernels]
     assert "crossed" not in forms and "nest" not in forms
+
+
+def test_rows_of_several_loops_are_not_fetched_ahead() -> None:
+    """Those of a plan that is no part of another: their places take divisions."""
+    b, r, q, c = var("x0", 4), var("r0", 8), var("r1", 6), var("r2", 64)
+    value = body.load(F32, "b0", ((b * 8 + r) * 10 + q) * 64 + c)
+    rows, columns = body.reduce("sum", (c,), value), body.reduce("sum", (r, q), value)
+    stores = Store("b1", (b * 8 + r) * 6 + q, rows), Store("b2", b * 64 + c, columns)
+    params = tuple(Param(f"b{i}", F32, "out" if i else "in") for i in range(3))
+    dims = (Dim(b, "p"), *(Dim(v, "r") for v in (r, q, c)))
+    made = crossed.in_blocks(KernelPlan(dims, params, (), stores, c), False)
+    assert made is not None and not made.ahead
+    assert "for xstart in range(0, 48, XBLOCK):" in CrossedPrinter(made, "k").print()

@@ -23,9 +23,9 @@ from litz.kernel.tiling import (
     ANY_STRIDE,
     DIVIDED,
     accesses_of,
+    across,
     best_score,
     choose_tiling,
-    crossed,
     filled,
     loop_order,
 )
@@ -138,7 +138,7 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
     if in_blocks(group.device) and reduced:
-        tiling = crossed(tiling, reduced, accesses)
+        tiling = across(tiling, reduced, accesses)
     elif in_blocks(group.device):
         tiling, stores = woven(filled(tiling, accesses), stores)
     lane, tile = tiling.lane, tiling.tile

@@ -7,7 +7,7 @@ from typing import Final, TypeGuard
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr, ge, gt, le, lt
-from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, walk
+from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, loads, walk
 from litz.ir.body import loops_of as loops_of
 from litz.ir.dtype import I64
 from litz.ir.ops import CHECKS, RANDOM
@@ -159,4 +159,4 @@ def by_loops(
 
 def loaded(nodes: Sequence[Node]) -> set[str]:
     """The buffers that ``nodes`` read."""
-    return {n.buffer for n in walk(nodes) if isinstance(n, Load)}
+    return {n.buffer for n in loads(nodes)}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.index import Expr, const
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Node, Reduce, Store
 from litz.ir.dtype import DType
 from litz.kernel.merge import merge_loops
-from litz.kernel.nodes import extent, roots
+from litz.kernel.nodes import extent, loaded, roots
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.kernel.tiling import accesses_of, choose_tile, choose_tiling, loop_order
 
@@ -75,8 +75,7 @@ def phase(
     lane: Expr | None,
 ) -> KernelPlan:
     """A plan for some of a kernel's stores, with the parameters that they need."""
-    read = {n.buffer for n in walk(roots(stores)) if isinstance(n, Load)}
-    read |= {s.buffer for s in stores if s.mode != "set"}
+    read = loaded(roots(stores)) | {s.buffer for s in stores if s.mode != "set"}
     written = {s.buffer for s in stores}
     params = []
     for p in (*plan.params, *(Param(t.name, t.dtype, "in") for t in temps)):

@@ -270,7 +270,7 @@ def _filling(loops: Sequence[Expr], accesses: Sequence[Access]) -> Iterator[tupl
                     yield v, short
 
 
-def crossed(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access]) -> Tiling:
+def across(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access]) -> Tiling:
     """With lanes across long rows, where as many bytes are contiguous across them as along.
 
     A block across rows goes along them as well, and makes both kinds of accesses in whole lines;

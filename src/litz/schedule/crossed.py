@@ -14,7 +14,7 @@ from typing import Final
 
 from litz.dataclass import dataclass
 from litz.index import ONE, Const, Expr, coefficient, size_hint
-from litz.ir.body import REDUCES, Load, Node, Reduce, Store, loops_of, scans, walk
+from litz.ir.body import REDUCES, Load, Node, Reduce, Store, loads, loops_of, scans, walk
 
 BLOCK: Final = 1 << 11  # elements of short rows that a program holds at once
 UNDER_WAY: Final = 1 << 20  # elements that all programs of a large machine hold at once
@@ -126,8 +126,8 @@ def why_not(c: Crossed | None, stores: Sequence[Store], saved: int, before: int)
         return OTHER
     if not all(isinstance(v.extent, Const) for v in (*c.rows, *c.columns)):  # type: ignore[attr-defined]
         return OPEN
-    loads = {n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Load)}
-    whole = sum(any(v in n.vars for v in c.columns) for n in loads)
+    read = loads(r for s in stores for r in s.roots())
+    whole = sum(any(v in n.vars for v in c.columns) for n in read)
     if c.row * (whole + len(c.down) + BESIDE) > HELD:
         return LONG
     if c.programs < FEW or 2 * (c.left - before) > saved:

@@ -21,7 +21,7 @@ from litz.index import (
     product,
     size_hint,
 )
-from litz.ir.body import Load, Op, Reduce, walk
+from litz.ir.body import Load, Op, Reduce, loads, walk
 from litz.ir.ops import op
 from litz.kernel.blocks.recipe import Axes, Axis
 from litz.kernel.nodes import extent, int_value, roots
@@ -121,17 +121,14 @@ def _rows_together(plan: KernelPlan) -> bool:
     dims = plan.parallel
     if len(dims) < 2 or dims[-1] is not plan.lane or whole_block(extent(dims[-1])) < PART:
         return False
-    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
-    return any(
-        dims[-1] in n.index.free and not any(v in n.index.free for v in dims[:-1]) for n in loads
-    )
+    found = (n.index.free for n in loads(roots(plan.stores)) if not n.indirect)
+    return any(dims[-1] in free and not any(v in free for v in dims[:-1]) for free in found)
 
 
 def spreads(plan: KernelPlan) -> bool:
     """Whether all that varies along a row is the same in all rows, which are stored at once."""
-    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     dims = frozenset(plan.parallel[:-1])
-    along = [n for n in loads if plan.lane in n.vars]
+    along = [n for n in loads(roots(plan.stores)) if plan.lane in n.vars]
     return _rows_together(plan) and not any(dims & set(n.vars) for n in along)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from litz.index import Substitution, const, min_, product, var
 from litz.ir import body as nodes
-from litz.ir.body import Load, Node, Rewriter, Store, replaced, walk
+from litz.ir.body import Node, Rewriter, Store, loads, replaced, walk
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config
 from litz.kernel.blocks.sizes import power_of_two
 from litz.kernel.nodes import extent, int_value, roots
@@ -82,7 +82,7 @@ def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
     config = Config((("x", x), ("r", r)), warps)
     axes = Axes((Axis("z", plan.parallel), rows), columns)
     even = axes.even((config,)) | {"x"} if x == 1 else axes.even((config,))
-    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
-    whole = [n for n in loads if all(any(v in n.vars for v in a.dims) for a in axes.blocked)]
-    ahead = sum(n.dtype.bytes for n in whole) <= AHEAD
+    read = loads(roots(plan.stores))
+    whole = [n for n in read if all(any(v in n.vars for v in a.dims) for a in axes.blocked)]
+    ahead = len(found.rows) == 1 and sum(n.dtype.bytes for n in whole) <= AHEAD
     return BlockPlan(plan, "crossed", axes, (config,), even, wide, ahead=ahead)

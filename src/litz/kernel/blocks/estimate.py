@@ -12,7 +12,8 @@ from math import prod, sqrt
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, coefficient, divides, product
-from litz.ir.body import Load, walk
+from litz.ir.body import loads as loads_of
+from litz.kernel.blocks.across import SECTOR
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.blocks.sizes import CACHE, hint
 from litz.kernel.nodes import extent, reduce_levels, roots, row_start
@@ -24,7 +25,6 @@ ALONE = 2.5  # times its share of the cache's rate that a multiprocessor gets wh
 TOGETHER = 3e-7  # seconds in which the threads of a program reduce what each has
 ONE = 24  # operations in whose time an element is accessed by itself
 WITHIN = 1.3  # factor within which the time of programs is known
-SECTOR = 32  # bytes that memory moves at once
 PROCESSOR = 2048, 65536, 32  # threads, registers and programs that a multiprocessor holds
 REGISTERS = 24  # of a thread, beside the elements that it holds
 
@@ -65,7 +65,7 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
         chain = blocks // k.words[1] * TRIP
     passes, turns = max(1, len(k.passes)), -(-size // config.block("r"))
     levels = len(k.passes) or 1 + max(reduce_levels(roots(k.plan.stores)).values())
-    loads = {(n.buffer, n.index): n.vars for n in walk(roots(k.plan.stores)) if isinstance(n, Load)}
+    loads = {(n.buffer, n.index): n.vars for n in loads_of(roots(k.plan.stores))}
     stores = {(s.buffer, s.index): s.index.free for s in k.plan.stores}
     kinds = {p.name: p.dtype.bytes for p in k.plan.params}
 

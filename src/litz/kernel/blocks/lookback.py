@@ -102,7 +102,7 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     size, held = power_of_two(hint(axes.reduced.size)), state_bytes(plan)
     if plan.down:
         rows = power_of_two(hint(axes.parallel[-1].size))
-        return scanned_columns(COLUMNS, rows, size, HELD // held)
+        return tuple(dict.fromkeys(scanned_columns(COLUMNS, rows, size, HELD // held)))
     out = []
     for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
         r = min(n * power_of_two(BLOCK // held), size)

@@ -16,13 +16,8 @@ from litz.kernel.nodes import roots
 from litz.kernel.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
-CHEAPER = (
-    "div",
-    "exp",
-    "sigmoid",
-    "sinh",
-    "asinh",
-)  # ops with a cheaper form for values of 16 bits
+# Ops with a cheaper form for values of 16 bits.
+CHEAPER = ("div", "exp", "sigmoid", "sinh", "asinh")
 
 
 def narrow(stores: Sequence[Store]) -> tuple[Node, ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from litz.index import Const, Expr, Sum, coefficient, sum_
-from litz.ir.body import Load, Masked, Node, Store, walk
+from litz.ir.body import Load, Masked, Node, Store, loads
 from litz.ir.dtype import BOOL
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
@@ -23,9 +23,9 @@ def pairs_of(plan: KernelPlan) -> tuple[dict[Load, Load], dict[Store, Store]]:
     if plan.lane is None:
         return {}, {}
     several = Counter(s.buffer for s in plan.stores)
-    loads = [n for n in _unguarded(roots(plan.stores)) if not n.indirect]
+    read = [n for n in _unguarded(roots(plan.stores)) if not n.indirect]
     kept = [s for s in plan.stores if s.mode == "set" and s.mask is None and not s.indirect]
-    reads = _runs(plan, [(n.buffer, n.index) for n in loads])
+    reads = _runs(plan, [(n.buffer, n.index) for n in read])
     # Of other stores to a buffer one might have to come between.
     writes = [
         run
@@ -33,7 +33,7 @@ def pairs_of(plan: KernelPlan) -> tuple[dict[Load, Load], dict[Store, Store]]:
         if len(run) == several[kept[run[0]].buffer]
     ]
     return (
-        {loads[a]: loads[b] for run in reads for a, b in zip(run[::2], run[1::2], strict=False)},
+        {read[a]: read[b] for run in reads for a, b in zip(run[::2], run[1::2], strict=False)},
         {kept[a]: kept[b] for run in writes for a, b in zip(run[::2], run[1::2], strict=False)},
     )
 
@@ -69,8 +69,8 @@ def _runs(plan: KernelPlan, places: Sequence[Place]) -> Iterator[list[int]]:
 def rows_of(plan: KernelPlan) -> dict[Load, Expr]:
     """What of a load's index the lane does not change, where neighbours are no one access."""
     found: dict[Load, Expr] = {}
-    for n in walk(roots(plan.stores)):
-        if not isinstance(n, Load) or n.indirect or plan.lane is None:
+    for n in loads(roots(plan.stores)):
+        if n.indirect or plan.lane is None:
             continue
         e, lane = n.index, plan.lane
         if isinstance(e, Sum) and lane in e.free and coefficient(e, lane) is None:

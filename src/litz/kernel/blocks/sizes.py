@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Const, Expr, coefficient, product, size_hint
-from litz.ir.body import Load, Node, Op, Scan, walk
+from litz.ir.body import Load, Node, Op, Scan, loads, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.blocks.across import (
@@ -74,8 +74,7 @@ def narrowest(plan: KernelPlan) -> int:
 
 def streams(plan: KernelPlan) -> int:
     """Values that a point of the space keeps in flight."""
-    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
-    return max(1, len(loads))
+    return max(1, len(loads(roots(plan.stores))))
 
 
 def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
@@ -105,14 +104,17 @@ def columns_held(plan: KernelPlan) -> int:
         return 0
     if rows > MANY and not any(loops_of(s, plan.reduced) for s in plan.stores):
         return 0
-    if not stores_sectors(plan):
+    if not (width := width_across(plan)) or not stores_sectors(plan):
         return 0
-    width = width_across(plan)
-    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
-    values = max(1, sum(any(v in n.vars for v in plan.reduced) for n in loads), _values(plan))
-    if not width or LINE // width * power_of_two(int_value(size)) * values > HELD_COLUMNS:
+    values = max(len(_along(plan)), _values(plan))
+    if LINE // width * power_of_two(int_value(size)) * values > HELD_COLUMNS:
         return 0
     return LINE // width if rows * width >= FEW * LINE else SECTOR // width
+
+
+def _along(plan: KernelPlan) -> list[Load]:
+    """The loads of all elements along the reduced axis."""
+    return [n for n in loads(roots(plan.stores)) if any(v in n.vars for v in plan.reduced)]
 
 
 def _values(plan: KernelPlan) -> int:
@@ -139,10 +141,17 @@ def unlooped(plan: KernelPlan) -> str:
 def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:
     """The default configuration, then others that may be quicker."""
     if axes.reduced is not None:
-        return _reduction(plan, axes, persistent)
-    if len(axes.blocked) == 2:
-        return _tile(plan, axes) if plan.tile is not None else _rows(plan, axes)
-    return _flat(plan, axes)
+        found = _reduction(plan, axes, persistent)
+    elif len(axes.blocked) == 2:
+        found = _tile(plan, axes) if plan.tile is not None else _rows(plan, axes)
+    else:
+        found = _flat(plan, axes)
+    return tuple(dict.fromkeys(found))
+
+
+def _config(warps: int, **blocks: int) -> Config:
+    """Of so many warps, at least one.  blocks: elements along each axis."""
+    return Config(tuple(blocks.items()), max(1, warps))
 
 
 def _access(plan: KernelPlan) -> int:
@@ -186,20 +195,28 @@ def _widths(
 ) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
-    programs: how many there are of blocks of so many elements: too few of them, and blocks shrink.
-    most: elements that a thread has by default.  warps: by default, where they wait for memory.
+    programs: see ``_shrunk``.  most: elements that a thread has by default.  warps: by default,
+    where they wait for memory.
     """
     each = _access(plan)
-    few, loads = _each(plan, programs(1)), apart(plan)
+    few, scattered = _each(plan, programs(1)), apart(plan)
     most = min(few or each, most)
-    if loads:
-        most = min(most, max(4 // narrowest(plan), each // loads, 1))
+    if scattered:
+        most = min(most, max(4 // narrowest(plan), each // scattered, 1))
     first = most, FLAT_WARPS if few else warps
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
-        block = 32 * warps * times
-        while block > 32 * warps and programs(block) < PROGRAMS:
-            block //= 2
-        yield block, warps
+        yield _shrunk(times, warps, programs), warps
+
+
+def _shrunk(each: int, warps: int, programs: Callable[[int], int]) -> int:
+    """Elements of a block, ``each`` of a thread, or fewer where programs are.
+
+    programs: how many there are of blocks of so many elements.
+    """
+    block = WARP * warps * each
+    while block > WARP * warps and programs(block) < PROGRAMS:
+        block //= 2
+    return block
 
 
 def apart(plan: KernelPlan) -> int:
@@ -209,32 +226,29 @@ def apart(plan: KernelPlan) -> int:
     of a warp touches as many more lines.  Many loads are under way without that.
     """
     pairs, along = pairs_of(plan)[0], [v for v in (plan.lane, plan.tile) if v is not None]
-    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
     found = 0
-    for n in loads - {*pairs, *pairs.values()}:
+    for n in {*loads(roots(plan.stores))} - {*pairs, *pairs.values()}:
         steps = [coefficient(n.index, v) for v in along]
         known = [abs(c.value) for c in steps if isinstance(c, Const)]
         found += 1 < min(known, default=0)
     return found
 
 
-def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     """Blocks along one axis."""
     if any(s.mode == "mul" for s in plan.stores):
-        return (Config((("x", WARP),), 1),)  # who tries again lets nobody wait but a warp
+        yield _config(1, x=WARP)  # who tries again lets nobody wait but a warp
+        return
     size = hint(axes.parallel[-1].size)
-    apart = hint(product(a.size for a in axes.parallel[:-1]))
+    rows = hint(product(a.size for a in axes.parallel[:-1]))
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
     most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
     # Programs that begin with the place of a row have more.
-    warps = 8 if len(axes.parallel) > 1 else FLAT_WARPS
-    widths = _widths(plan, lambda block: size // block * apart, most, warps)
-    out = []
-    for block, warps in widths:
+    default = 8 if len(axes.parallel) > 1 else FLAT_WARPS
+    for block, warps in _widths(plan, lambda block: size // block * rows, most, default):
         x = min(block, power_of_two(size))
-        out.append(Config((("x", x),), max(1, min(warps, x // 32))))
-    return tuple(dict.fromkeys(out))
+        yield _config(min(warps, x // WARP), x=x)
 
 
 def _most(loads: int) -> int:
@@ -242,147 +256,139 @@ def _most(loads: int) -> int:
     return max(2, power_of_two(LOADED // loads + 1) // 2)
 
 
-def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+def _rows(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     """Blocks over parts of several rows."""
     rows, row = axes.blocked
-    count = hint(rows.size)
-    out = []
-    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
-    own = sum(all(set(a.dims) & set(n.vars) for a in axes.blocked) for n in loads)
-    most = _most(max(1, own))
-    for block, warps in _widths(plan, lambda block: count * hint(row.size) // block, most):
+    count, size = hint(rows.size), hint(row.size)
+    own = sum(
+        all(set(a.dims) & set(n.vars) for a in axes.blocked) for n in loads(roots(plan.stores))
+    )
+    for block, warps in _widths(plan, lambda block: count * size // block, _most(max(1, own))):
         x = min(whole_block(row.size), block)
         x = x if x >= PART else min(row_block(row.size), block)
         if spreads(plan):
-            while block < SPREAD * 128 * warps and count * hint(row.size) // block > 2 * PROGRAMS:
+            while block < SPREAD * 128 * warps and count * size // block > 2 * PROGRAMS:
                 block *= 2
-        y = min(block // x, power_of_two(count))
-        out.append(Config((("y", y), ("x", x)), warps))
-    return tuple(dict.fromkeys(out))
+        yield _config(warps, y=min(block // x, power_of_two(count)), x=x)
 
 
-def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+def _tile(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     ys, xs = (power_of_two(hint(a.size)) for a in axes.blocked)
     wide = 128 if narrowest(plan) < 4 else 64
     sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
     first = ((64, 16, 4),) if pairs_of(plan)[1] else ()  # of several results a thread holds all
     if each := _each(plan, ys * xs):
         first = ((32, 32, 32 // each),)
-    tries = (*first, *sides)
-    out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in tries]
-    return tuple(dict.fromkeys(out))
+    for y, x, warps in (*first, *sides):
+        yield _config(warps, y=min(y, ys), x=min(x, xs))
 
 
-def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:
+def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> Iterator[Config]:
     assert axes.reduced is not None
     if len(axes.blocked) == 3:
         return _pieces(axes)
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
     if sorts_of(plan.stores):
         return _sorted(axes, rows, plan.down)
-    r = power_of_two(size)
     if persistent and combined_along(plan):
-        return _combined(axes, r)
+        return _combined(axes, power_of_two(size))
     if plan.down:
-        return _columns(plan, rows, size, persistent)
-    out = []
-    if not persistent:
-        most = max(1024, power_of_two(ROW // streams(plan)))
-        fewest = _warps_to_reread(plan, size)
-        # Elements one by one are more loads of a thread: others have some of them.
-        parted = len(plan.reduced) > 1 and hint(extent(plan.reduced[-1])) % _access(plan) != 0
-        for n in (most, most // 2, 2 * most, most // 4):
-            n = min(r, n)
-            warps = _warps(n, 8 if parted else 16)
-            out.append(Config((("x", 1), ("r", n)), max(warps, min(fewest, n // 128))))
-        out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
-        return tuple(dict.fromkeys(out))
+        return (_held_columns if persistent else _columns)(plan, rows, size)
+    return (_held_rows if persistent else _long_rows)(plan, rows, size)
+
+
+def _long_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
+    """Parts of rows, which a loop goes over."""
+    r, most = power_of_two(size), max(1024, power_of_two(ROW // streams(plan)))
+    fewest = _warps_to_reread(plan, size)
+    # Elements one by one are more loads of a thread: others have some of them.
+    parted = len(plan.reduced) > 1 and hint(extent(plan.reduced[-1])) % _access(plan) != 0
+    for n in (most, most // 2, 2 * most, most // 4):
+        n = min(r, n)
+        yield _config(max(_warps(n, 8 if parted else 16), min(fewest, n // 128)), x=1, r=n)
+    yield _config(_warps(min(r, most)), x=1, r=min(r, most))
+
+
+def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
+    """Whole rows, several where they are short or contiguous from one to the next."""
+    r = power_of_two(size)
     least = rows_across(plan, rows, r)
     for elements in (2048, 4096, 1024):
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         warps = _warps(x * r, EACH // _values(plan) if least > 1 else 16)
-        out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
-    return tuple(dict.fromkeys(out))
+        yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
 
 
-def _combined(axes: Axes, r: int) -> tuple[Config, ...]:
+def _combined(axes: Axes, r: int) -> Iterator[Config]:
     """Blocks of what needs reductions of few numbers: wide, as each program reduces these."""
     *apart, x = axes.parallel
     rows, size = hint(product(a.size for a in apart)), hint(x.size)
-    out = []
     for each, warps in ((16, 8), (8, 8), (16, 4), (8, 4)):
-        block = 32 * warps * each
-        while block > 32 * warps and size // block * rows < PROGRAMS:
-            block //= 2
-        out.append(Config((("x", min(block, power_of_two(size))), ("r", r)), warps))
-    return tuple(dict.fromkeys(out))
+        block = _shrunk(each, warps, lambda block: size // block * rows)
+        yield _config(warps, x=min(block, power_of_two(size)), r=r)
 
 
-def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
+def _sorted(axes: Axes, rows: int, down: bool) -> Iterator[Config]:
     """Sorts of rows: few elements a thread, as each is in registers twice."""
     assert axes.reduced is not None and axes.reduced.size.hi is not None
-    r = power_of_two(axes.reduced.size.hi)
-    out = []
+    r, apart = power_of_two(axes.reduced.size.hi), {a.name: 1 for a in axes.blocked[:-2]}
     for elements, each in ((1024, 8), (1024, 4), (512, 8), (2048, 8), (2048, 16)):
         # Down columns some lie beside each other, so that accesses are of more than one element.
         x = max(1, min(8, SORTED // r)) if down else 1
         while x * r < elements and (rows // (2 * x) >= PROGRAMS or down):
             x *= 2
         x = min(x, power_of_two(rows))
-        blocks = (*((a.name, 1) for a in axes.blocked[:-2]), ("x", x), ("r", r))
-        out.append(Config(blocks, max(1, min(32, x * r // (32 * each)))))
-    return tuple(dict.fromkeys(out))
+        yield _config(min(32, x * r // (WARP * each)), **apart, x=x, r=r)
 
 
-def _pieces(axes: Axes) -> tuple[Config, ...]:
+def _pieces(axes: Axes) -> Iterator[Config]:
     """Short reductions down columns, several of each column in a block."""
     second, lane, reduced = axes.blocked
     r, width = power_of_two(hint(reduced.size)), power_of_two(hint(lane.size))
-    out = []
     for y, x, warps in ((2, 64, 2), (4, 32, 2), (2, 32, 2), (2, 32, 1), (2, 64, 4), (4, 64, 4)):
         y, x = min(y, whole_block(second.size)), min(x, width)
         while y * x * r > 16384 and x > 16:
             x //= 2
-        out.append(Config((("y", y), ("x", x), ("r", r)), max(1, min(warps, y * x * r // 128))))
-    return tuple(dict.fromkeys(out))
+        yield _config(min(warps, y * x * r // 128), y=y, x=x, r=r)
 
 
-def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[Config, ...]:
-    """Reductions whose contiguous dim is parallel: wide along it."""
+def _held_columns(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
+    """Whole columns beside each other."""
+    r, scans, most = power_of_two(size), scans_of(plan.stores), power_of_two(rows)
+    if size > HELD_COLUMN and (x := min(columns_held(plan), most)):
+        yield _config(_warps(x * r, EACH // _values(plan)), x=x, r=r)
+        return
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
-    out = []
-    if persistent:
-        r, scans = power_of_two(size), scans_of(plan.stores)
-        if size > HELD_COLUMN and (x := columns_held(plan)):
-            x = min(x, power_of_two(rows))
-            return (Config((("x", x), ("r", r)), _warps(x * r, EACH // _values(plan))),)
-        # A thread holds whole columns, as many as one access takes: no thread waits for another.
-        warp = 32 * _access(plan)
-        best = warp * max(1, COLUMNS // (warp * r))
-        least = wide if scans else SECTOR // min(4, narrowest(plan))
-        while best > least and rows // best < PROGRAMS:
-            best //= 2
-        short = best, warp // 32 * r if best >= warp else 32
-        for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
-            x = min(width, power_of_two(rows))
-            while x * r > 4096 and x > 16:
-                x //= 2
-            warps = max(1, x * r // (32 * (each if x == width else 32)))
-            warps = _warps(x * r, each) if scans else warps
-            out.append(Config((("x", x), ("r", r)), _shared(plan, warps, x * r, rows // x)))
-        return tuple(dict.fromkeys(out))
+    # A thread holds whole columns, as many as one access takes: no thread waits for another.
+    warp = WARP * _access(plan)
+    best = warp * max(1, COLUMNS // (warp * r))
+    least = wide if scans else SECTOR // min(4, narrowest(plan))
+    while best > least and rows // best < PROGRAMS:
+        best //= 2
+    short = best, warp // WARP * r if best >= warp else 32
+    for width, each in (short, (wide, 32), (wide, 16), (2 * wide, 32), (wide, 64)):
+        x = min(width, most)
+        while x * r > 4096 and x > 16:
+            x //= 2
+        each = each if scans or x == width else 32
+        warps = _warps(x * r, each) if scans else max(1, x * r // (WARP * each))
+        yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
+
+
+def _columns(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
+    """Parts of columns, which a loop goes over: wide along what is contiguous."""
     # Few programs need many threads each; where there are many, each thread has more to do.
-    many = rows // 64 >= 4 * PROGRAMS
+    many, most = rows // 64 >= 4 * PROGRAMS, (power_of_two(rows), power_of_two(size))
     if not many and (held := state_bytes(plan)):
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
-        return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
+        yield from scanned_columns(line, *most, HELD // held)
+        return
     first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (16, 256, 8)
-    for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
-        x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
-        out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
-    return tuple(dict.fromkeys(out))
+    for *sides, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
+        x, r = map(min, sides, most)
+        yield _config(min(warps, x * r // 64), x=x, r=r)
 
 
 def state_bytes(plan: KernelPlan) -> int:
@@ -400,18 +406,16 @@ def _is_long(n: Scan) -> bool:
     return not n.row.op and not n.row.positional
 
 
-def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Config, ...]:
+def scanned_columns(line: int, rows: int, size: int, elements: int) -> Iterator[Config]:
     """Scans down columns: no wider than a line of memory, so that there are many programs.
 
     What a turn takes besides (the scan over threads, what it hands on, the way to memory) is
     hundreds of nanoseconds however much it loads: so it loads what registers hold.
     """
-    out = []
     for width, part, warps in ((1, 1, 4), (1, 2, 4), (2, 1, 8), (1, 1, 8), (1, 4, 4)):
         x = min(width * line, rows)
         r = min(power_of_two(elements // (x * part) + 1) // 2, size)
-        out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
-    return tuple(dict.fromkeys(out))
+        yield _config(min(warps, x * r // 64), x=x, r=r)
 
 
 def run_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
@@ -435,8 +439,7 @@ def _warps_to_reread(plan: KernelPlan, size: int) -> int:
     full = any(loops_of(s, plan.reduced) for s in plan.stores)
     if not full and max(levels.values()) < 1:
         return 1
-    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
-    row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))
+    row = size * sum(n.dtype.bytes for n in _along(plan))
     warps = 1
     while warps < 32 and row * (THREADS // (32 * warps)) > CACHE:
         warps *= 2

@@ -79,5 +79,5 @@ class CrossedPrinter(PassPrinter):
         return self.loop if self.loop is not None and "x" in v.axes else self.top
 
     def axes_written(self, s: Store) -> list[str]:
-        axes = {n for v in loops_of(s, self.plan.reduced) for n in [self.values.axis_of[v]]}
+        axes = {self.values.axis_of[v] for v in loops_of(s, self.plan.reduced)}
         return [a.name for a in self.blocked if a.name in axes]

@@ -45,19 +45,18 @@ class LookBack:
         found: Sequence[str],
         ends: Sequence[str],
         scan: str,
-        function: str,
+        line: Callable[[Sequence[str], Sequence[str], Sequence[str]], str],
         first: Sequence[str],
     ) -> tuple[str, ...]:
         """The names of scans of a row from its beginning.
 
         found: of scans of a block; ends: their last elements.  scan: template of
-        the scan of some states; function: of two.
+        the scan of some states; line: that combines two, from names for both.
         first: what comes before the row; nothing where a function has no such state.
         """
         p = self.printer
         assert p.made.words is not None
         number, last = p.pids["r"], p.made.words[1] - 1
-        comma = "," if node.combine else ""
         places = []
         for e in node.elements:
             places.append(f"row + rpiece * {self.pieces}" if self.pieces else "row")
@@ -72,7 +71,7 @@ class LookBack:
 
         def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
             names = tuple(p.fresh() for _ in a)
-            p.top.emit(f"{', '.join(names)}{comma} = {function}({', '.join((*a, *b))})")
+            p.top.emit(line(names, a, b))
             return names
 
         def chosen(cond: str, a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:

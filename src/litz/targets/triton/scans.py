@@ -6,6 +6,7 @@ Blocks that a mask cuts off end a row, so that nothing is read behind what they 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from litz.ir.body import Node, Scan
 from litz.ir.ops import TRITON_TYPES
@@ -57,35 +58,34 @@ class Scans:
             return found
         function, scan = self._spelled(node, p.made.backward)
         if p.made.run > 1:
-            self._in_runs(home, found, parts, function)
+            self._in_runs(home, node, found, parts)
         else:
             home.emit(f"{', '.join(found)}, = {scan.format(values)}")
         if p.made.words is not None:
             first = self._first(node, v) if node.start or not node.combine else ()
             ends = [self.end(n) for n in found]
             scan = self._spelled(node, False)[1]
-            return self.look_back(node, found, ends, scan, function, first)
+            both = partial(self.both, node)
+            return self.look_back(node, found, ends, scan, both, first)
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
         out = tuple(p.fresh() for _ in range(count))
+        home.emit(self.both(node, out, before, found))
         if node.combine:
-            home.emit(f"{', '.join(out)}, = {function}({', '.join((*before, *found))})")
             for new, own in zip(out, found, strict=True):
                 home.emit(f"{new} = tl.where({before[0]}_is, {new}, {own})")
             home.emit(f"{before[0]}_is = tl.full([], 1, tl.int1)")
-        else:
-            home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
         if not p.made.persistent:
             for old, new in zip(before, out, strict=True):
                 home.emit(f"{old} = {self.end(new)}")
         return out
 
     def _in_runs(
-        self, home: Scope, found: Sequence[str], values: Sequence[str], function: str
+        self, home: Scope, node: Scan, found: Sequence[str], values: Sequence[str]
     ) -> None:
         """Scans of a block in runs: of each by itself, of what they come to, and of both."""
-        p = self.printer
+        p, function = self.printer, self._spelled(node, False)[0]
         own, ends, out = ([p.fresh("run") for _ in found] for _ in range(3))
         for name, text in zip(own, values, strict=True):
             home.emit(f"{name} = litz.runs({text}, {p.made.run})")
@@ -93,8 +93,7 @@ class Scans:
         last = ", ".join(f"litz.end_of_runs({x})" for x in own)
         home.emit(f"{', '.join(ends)}, = litz.scan(({last},), 1, {function})")
         before = [f"litz.before_runs({x}, {p.made.run})" for x in ends]
-        comma = "," if function.startswith("combine") else ""
-        home.emit(f"{', '.join(out)}{comma} = {function}({', '.join((*before, *own))})")
+        home.emit(self.both(node, out, before, own))
         for name, new, old in zip(found, out, own, strict=True):
             home.emit(f"{name} = litz.of_runs({new}, {old})")
         self.ends.update(zip(found, ends, strict=True))
@@ -131,6 +130,11 @@ class Scans:
         if self.printer.made.backward:
             return f"litz.element({name}, {self.axis}, 0)"
         return f"litz.last({self.ends.get(name, name)}, {self.axis})"
+
+    def both(self, node: Scan, out: Sequence[str], a: Sequence[str], b: Sequence[str]) -> str:
+        """The line that combines two states, whose functions give tuples where they are printed."""
+        comma = "," if node.combine else ""
+        return f"{', '.join(out)}{comma} = {self._spelled(node, False)[0]}({', '.join((*a, *b))})"
 
     def _spelled(self, node: Scan, backward: bool) -> tuple[str, str]:
         """The function of two states, and a template of the scan of some."""
