@@ -283,3 +283,18 @@ def test_gradients_of_cumulative_products_are_scans(dim: int) -> None:
         found += torch.autograd.grad(fn(leaf), leaf)
     assert error(found[0], found[1]) <= 2 * error(found[2], found[1]) + 1e-7
     assert sum(len(s.kernels) for s in made) <= 8 and not any(s.externs() for s in made)
+
+
+@pytest.mark.parametrize("fn", [
+    torch.func.grad(lambda x: x.cumprod(0).sum()),
+    torch.func.vmap(torch.func.grad(lambda x: x.cumprod(0).sum())),
+    torch.func.jacrev(lambda x: x[0].cumprod(0)),
+    lambda x: torch.autograd.grad(x[:, :0].cumprod(1).sum() + x.sum(), x)[0],
+])  # fmt: skip
+def test_gradients_of_cumulative_products_in_transforms_and_of_nothing(
+    fn: Callable[[Tensor], Tensor],
+) -> None:
+    x = draw(3, 4)
+    torch._dynamo.reset()
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.compile(fn, backend="litz")(leaf), fn(leaf))

@@ -381,7 +381,10 @@ def test_searchsorted() -> None:
     check(lambda s, x: torch.searchsorted(s, x, side="right"), sequence[0], torch.randn(2, 3))
     loose = torch.randn(4, 9)
     args = loose, torch.randn(4, 3), loose.argsort(-1)
-    check(lambda s, x, order: torch.searchsorted(s, x, sorter=order), *args)
+    fn = lambda s, x, order: torch.searchsorted(s, x, sorter=order)  # noqa: E731
+    check(fn, *args)
+    with pytest.raises(RuntimeError, match="long"):
+        torch.compile(fn, backend="litz")(*args[:2], args[2].int())
 
 
 # --- dynamic sizes --------------------------------------------------------------------------------

@@ -199,6 +199,11 @@ def test_numbers_of_eager_are_drawn_into_new_memory() -> None:
         assert torch.equal(out, fn(X.t())) and out.stride() == fn(X.t()).stride()
 
 
+def test_a_range_that_ends_before_it_begins_is_refused_as_eager_refuses_it() -> None:
+    with pytest.raises(RuntimeError, match="from=2 > to=1"):
+        torch.compile(lambda x: aten.uniform(x, 2.0, 1.0) + 1, backend="litz")(X)
+
+
 def test_a_generator_of_ones_own_is_left_to_aten() -> None:
     # make_fx bakes such a call in as a constant, so the lowering is asked directly.
     node = SimpleNamespace(kwargs={"generator": torch.Generator().manual_seed(3)})

@@ -52,6 +52,7 @@ REDUCTIONS = {
         (rand(0, dtype=torch.bfloat16),),
     ),
     "softmax": (lambda x: F.softmax(x, -1), (rand(10, 70),)),
+    "softmax_of_a_column": (lambda x: F.softmax(x.expand(6, 9), 0), (rand(6, 1),)),
     "softmax_wide": (lambda x: F.softmax(x, -1), (rand(3, 20000),)),
     # Five values of a row are more than a program keeps, and a row is too short to be divided.
     "softmax_long_rows": (

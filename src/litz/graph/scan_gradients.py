@@ -23,6 +23,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from litz.graph.values import same_dims
+from litz.runtime.torch_private import in_transform
+
 SCAN: Any = torch.ops.higher_order.associative_scan
 Matrix = dict[tuple[int, int], Tensor]
 Places = tuple[tuple[int, int], ...]
@@ -56,7 +59,8 @@ def _differentiate_products(gm: GraphModule) -> bool:
 
 
 def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    if isinstance(dim, str):  # a name
+    # Names, what functorch differentiates, and no elements are PyTorch's.
+    if isinstance(dim, str) or in_transform() or any(same_dims((n,), (0,)) for n in x.shape):
         return torch.cumprod(x, dim, dtype=dtype)
     return _Cumprod.apply(x if dtype is None else x.to(dtype), dim)  # type: ignore[no-untyped-call]
 

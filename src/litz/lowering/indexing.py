@@ -323,6 +323,8 @@ def searchsorted(
         raise Unsupported("a search of this form")
     if sequence.dtype is not x.dtype:
         raise Unsupported("a search for another type than the sequence's")
+    if sorter is not None and sorter.dtype is not d.I64:
+        raise Unsupported("an order that eager refuses")
     b = ctx.b
     stored = b.realize(sequence)
     order = None if sorter is None else b.realize(sorter)

@@ -187,7 +187,10 @@ def randn(ctx: Call) -> TensorValue:
 def uniform(ctx: Call, x: TensorValue, low: float, high: float) -> TensorValue:
     if (filled := _filled(ctx, aten.uniform_.default, low, high)) is not None:
         return filled
-    return ctx.value(_affine(uniform_node(ctx, _drawn_type(ctx)), high - low, low))
+    dtype = _drawn_type(ctx)
+    if low > high:
+        raise Unsupported("a range that eager refuses")
+    return ctx.value(_affine(uniform_node(ctx, dtype), high - low, low))
 
 
 @lower(aten.normal_functional.default, aten.normal.float_float)

@@ -21,7 +21,7 @@ from litz.index import (
     product,
     size_hint,
 )
-from litz.ir.body import Load, Op, Reduce, loads, walk
+from litz.ir.body import Load, Op, Reduce, loads, loops_of, walk
 from litz.ir.ops import op
 from litz.kernel.blocks.recipe import Axes, Axis
 from litz.kernel.nodes import extent, int_value, roots
@@ -65,11 +65,14 @@ def combined_along(plan: KernelPlan) -> tuple[Expr, ...]:
     """The parallel dims that no reduction depends on, the lane among them; else none.
 
     Along those a program has a block of what needs the reductions, which it computes itself.
+    Nothing lies along both: what is stored along what is reduced meets them.
     """
     if not plan.reduced or plan.lane not in plan.parallel:
         return ()
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     along = tuple(v for v in plan.parallel if not any(v in n.args[0].vars for n in reduces))
+    if any(loops_of(s, plan.reduced) and loops_of(s, along) for s in plan.stores):
+        return ()
     return along if reduces and plan.lane in along else ()
 
 
