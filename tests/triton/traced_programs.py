@@ -781,3 +781,15 @@ def test_numbers_that_nothing_is_fused_with_are_drawn_in_one_launch(
     forward, *_ = trace(fn, spec)
     assert [x.target_name for x in forward.stages.externs()] == calls
     assert (SEED in calls) == bool(forward.stages.kernels)
+
+
+def test_gradients_of_pools_read_what_their_gradient_is_computed_of() -> None:
+    """The loss's gradient is one number, which no point divides by itself, nor asks a mask for."""
+
+    def loss(x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 2).square().mean()
+
+    *_, made = trace(loss, floats(4, 32, 61, 61))
+    (kernel,) = made.stages.kernels
+    assert kernel.source.count("tl.store") == kernel.source.count("litz.div") == 1
+    assert "tl.load(b0)" in kernel.source and "tl.minimum" not in kernel.source
