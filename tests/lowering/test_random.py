@@ -106,7 +106,7 @@ def test_uniform_numbers_stay_below_one(dtype: torch.dtype) -> None:
 
 
 def test_double_precision_has_more_than_24_bits() -> None:
-    (out,) = run(lambda x: torch.rand(1000, dtype=torch.float64), X)
+    (out,) = run(lambda x: torch.rand(4000, dtype=torch.float64), X)
     assert bool(((out * 2**24) % 1 != 0).any())
 
 
@@ -156,8 +156,25 @@ def test_positions_of_different_calls_lie_apart() -> None:
     assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
 
 
+def test_few_numbers_that_nothing_is_fused_with_are_eager_mode_s() -> None:
+    def filled(x: Tensor) -> None:
+        x.exponential_()
+
+    made = torch.compile(filled, backend="litz")
+    for shape in ((7, 5), (300, 5)):
+        x = torch.ones(shape)
+        torch.manual_seed(3)
+        made(x)
+        torch.manual_seed(3)
+        assert torch.equal(x, torch.ones(shape).exponential_())
+    (call,) = (n for n in lower_fn(lambda x: torch.rand(50), X).nodes if isinstance(n, Extern))
+    assert call.target_name == "aten.rand.default" and "in one call" in call.reason
+    program = lower_fn(lambda x: torch.rand(5000), X)
+    assert [n.target_name for n in program.nodes if isinstance(n, Extern)] == [SEED]
+
+
 def test_manual_seed_reproduces_and_runs_differ() -> None:
-    program = lower_fn(lambda x: torch.rand(50), X)
+    program = lower_fn(lambda x: torch.rand(5000), X)
     torch.manual_seed(3)
     first, second = run_program(program, [X], OPS)[0], run_program(program, [X], OPS)[0]
     torch.manual_seed(3)

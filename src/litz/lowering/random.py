@@ -3,8 +3,8 @@
 The seed is drawn from PyTorch's generator once per run of the program.  Each call of a random
 operator owns a range of positions that no other call of the program reaches.
 
-On a GPU the seed is a launch of its own.  Where one operator draws all numbers of a program, and
-nothing can be fused with it, ATen draws and writes them in one launch.
+The seed is a call of its own, on a GPU a launch.  Where one operator draws all numbers of a
+program, few, and nothing can be fused with it, ATen draws and writes them in one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ TINY = {d.F32: 2.0**-25, d.F64: 2.0**-49}
 
 
 EAGER: Final = "eager's random stream was asked for"
-ALONE: Final = "draws all random numbers, and nothing is fused with it: ATen does in one launch"
+ALONE: Final = "draws all random numbers, and nothing is fused with it: ATen does in one call"
 # Elements up to which a second launch takes longer than ATen's kernels are slower: those that draw,
 # and that of dropout, which writes a mask besides.
 FEW, FEW_DROPPED = 1 << 16, 1 << 20
+FEW_ON_CPU = 1 << 11  # up to which drawing the seed takes longer than ATen, which draws one by one
 
 
 def _may_draw(ctx: Call, alone: int = FEW) -> None:
@@ -61,7 +62,8 @@ def _may_draw(ctx: Call, alone: int = FEW) -> None:
 def _is_alone(ctx: Call, most: int = FEW) -> bool:
     """Whether a call is the graph's one that draws, and few numbers, which only calls take."""
     n = ctx.node
-    if not ctx.result.device.startswith("cuda") or size_hint(product(ctx.shape)) > most:
+    most = min(most, FEW_ON_CPU) if ctx.result.device == "cpu" else most
+    if size_hint(product(ctx.shape)) > most:
         return False
     others = any(is_random(m.target) and m is not n for m in n.graph.nodes)
     users = [w for u in n.users for w in (u.users if u.target is operator.getitem else (u,))]
