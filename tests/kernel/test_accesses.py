@@ -11,6 +11,7 @@ from litz.index import Expr, Var, const, evaluate, max_, min_, var
 from litz.ir import body
 from litz.ir.body import Masked, Store, walk
 from litz.ir.dtype import F32, I64
+from litz.ir.masks import conjuncts
 from litz.ir.program import Buffer
 from litz.kernel.build import scaled
 from litz.kernel.guards import unguarded
@@ -123,6 +124,18 @@ def test_loads_that_are_there_need_no_condition(size: int, apart: bool, masks: i
     }
     stores = unguarded(halves(size, apart=apart), buffers)
     assert sum(isinstance(n, Masked) for n in walk(roots(stores))) == masks
+
+
+def test_a_condition_that_goes_stays_around_loads_below_conditions_within_it() -> None:
+    """The left neighbour is there where the outer condition holds, whatever the inner one says."""
+    buffers = {"b0": Buffer("b0", F32, (const(160),), (const(1),), "cpu")}
+    one, place, number = body.load(F32, "b0", X), body.index(X), body.const(I64, 100)
+    outer, inner = body.op("lt", body.const(I64, 0), place), body.op("lt", place, number)
+    near = body.masked(inner, body.load(F32, "b0", X - 1), one)
+    value = body.op("add", body.masked(outer, near, one), body.masked(inner, one, near))
+    (store,) = unguarded((Store("b1", X, value),), buffers)
+    conditions = [{*conjuncts(n.args[0])} for n in walk((store.value,)) if isinstance(n, Masked)]
+    assert {outer, inner} in conditions and {outer} not in conditions
 
 
 PROGRAMS = {

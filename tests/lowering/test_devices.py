@@ -53,6 +53,19 @@ def test_numbers_of_the_host_go_to_the_gpu(fn: Callable[..., Any]) -> None:
     assert not [n for n in program.nodes if isinstance(n, Extern)]
 
 
+def test_one_of_several_numbers_of_the_host_goes_to_the_gpu_by_itself() -> None:
+    """A kernel there takes memory of the host's by value: it has one element."""
+    with FakeTensorMode():
+        args = torch.empty(3), torch.empty(4, 5, device="cuda")
+        graph = make_fx(lambda n, x: (n[1] * x, (n[2] + 1) * x, x + n.sum()))(*args)
+    program = lower_graph(graph, Settings(inference=True))
+    verify(program, "lowering")
+    taken = [n for n in program.nodes if isinstance(n, Loops) and n.device != "cpu"]
+    read = {b for n in taken for b in n.read_buffers()}
+    assert all(not b.shape for x in read if (b := program.buffers[x]).device == "cpu")
+    assert any(program.buffers[x].device == "cpu" for x in read)
+
+
 def test_floors_of_quotients_are_of_whole_ones() -> None:
     """CUDA's kernel divides 16-bit floats in 32 bits, step by step; a CPU's rounds each step."""
     program = lowered(lambda n, x, g: (x.half().floor_divide(x.t().half().t() + 1),))

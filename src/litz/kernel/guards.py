@@ -22,7 +22,7 @@ def unguarded(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple
     The halves of a byte, say: the first number of a pair reads it, and so does the second.
     """
     masks = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Masked)]
-    below = {m: tuple(_below(m)) for m in masks}
+    below = {m: tuple(_below(m.args[1], _MOST)) for m in masks}
     uses = Counter(n for nodes in below.values() for n in nodes if isinstance(n, Load))
     shared = {n for n, count in uses.items() if count > 1 and _is_there(n, buffers)}
     if not shared:
@@ -30,7 +30,10 @@ def unguarded(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple
     free = {m for m, nodes in below.items() if _runs_anywhere(nodes, shared)}
 
     def select(old: Node, new: Node) -> Node:
-        return op("where", *new.args) if old in free and isinstance(new, Masked) else new
+        if old not in free or not isinstance(new, Masked):
+            return new
+        cond, value, other = new.args
+        return op("where", cond, _narrowed(value, cond), other)
 
     rewrite = Rewriter(replace=select)
     return tuple(rewrite.store(s) for s in stores)
@@ -45,7 +48,7 @@ def lifted(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[St
     masks = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Masked)]
     free = set[Node]()
     for m in masks:
-        nodes = tuple(_below(m))
+        nodes = tuple(_below(m.args[1], _MOST))
         loads = {n for n in nodes if isinstance(n, Load)}
         same = {n for n in loads if not n.vars and _is_there(n, buffers)}
         if same and not any(isinstance(n, Masked) for n in nodes) and _runs_anywhere(nodes, loads):
@@ -65,11 +68,22 @@ def lifted(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[St
     return tuple(rewrite.store(s) for s in stores)
 
 
-def _below(m: Masked) -> Iterator[Node]:
-    """What a condition guards, those within that have one of their own aside; at most _MOST + 1."""
+def _narrowed(value: Node, cond: Node) -> Node:
+    """What a condition no longer guards: loads below conditions within it need both as before."""
+    within = {n for n in _below(value) if isinstance(n, Masked) and n.args[0] is not cond}
+    rewrite = Rewriter()
+    for n in walk((value,)) if within else ():
+        if n in within:
+            own, guarded, other = n.args
+            rewrite.memo[n] = body.masked(op("and_", cond, rewrite(own)), guarded, rewrite(other))
+    return rewrite(value)
+
+
+def _below(value: Node, most: int | None = None) -> Iterator[Node]:
+    """What a condition of ``value`` guards, what has one of its own aside; about ``most`` nodes."""
     seen: set[Node] = set()
-    stack: list[Node] = [m.args[1]]
-    while stack and len(seen) <= _MOST:
+    stack: list[Node] = [value]
+    while stack and (most is None or len(seen) <= most):
         n = stack.pop()
         if n not in seen:
             seen.add(n)

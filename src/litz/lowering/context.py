@@ -237,6 +237,24 @@ class Builder:
         self.store_into(v, stored)
         return stored
 
+    def is_among(self, v: object) -> bool:
+        """Whether a number of the host's is one of several in its memory, or computed from such.
+
+        A kernel on another device takes what lies in the host's memory by value.
+        """
+        if not isinstance(v, TensorValue) or v.ndim or v.device != "cpu":
+            return False
+        several = (self.buffers[n.buffer] for n in body.loads((v.node,)))
+        return any(s is not ONE for b in several for s in b.shape)
+
+    def by_itself(self, v: Any) -> Any:
+        """A value, in memory of its own where it ``is_among`` others."""
+        if not self.is_among(v):
+            return v
+        stored = self.allocate(v.dtype, v.shape, v.device)
+        self.store_into(v, stored)
+        return stored
+
     def keep(self, v: TensorValue) -> TensorValue:
         """Store a lazy value in the order in which the elements lie that it is computed from."""
         if v.lazy is None:

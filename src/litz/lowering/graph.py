@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
+from torch.utils._pytree import tree_map
 
 from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError
@@ -265,6 +266,8 @@ class _Walk(GraphLowering):
             limits.check(self.symbols, n, parts, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
+            if any(map(self.b.is_among, parts)) and any(r and r.device != "cpu" for r in results):
+                args, kwargs = tree_map(self.b.by_itself, (args, kwargs))
             out = fn(call, *args, **kwargs)
             if key is not None and out.ref is not None:
                 layout = call.shape, call.result.strides, out.ref.offset

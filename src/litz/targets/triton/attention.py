@@ -6,18 +6,28 @@ modifies them, and the running maximum, sum and result (Dao et al., 2022, 2023).
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from litz.ir import attention
-from litz.ir.body import Rewriter, load
+from litz.ir.body import Const, Load, Rewriter, load, walk
 from litz.ir.dtype import F32
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.targets.triton.tiles import LOG2E, TilePrinter, block_of
 
+LARGE: Final = 1e37  # numbers above may overflow when they are multiplied
 SCORE: Final = "score"  # no buffer of a plan is called so
 MASKED: Final = "float('-inf')"
+# Of rows whose highest score is so large that it overflows when it is multiplied, that is taken off
+# before: those of which no key was met yet that a mask of the lowest finite numbers leaves.
+FAR: Final = (
+    "far = tl.where(tl.abs(shift) == float('inf'), best, 0.0)",
+    "shift = tl.where(far == 0.0, shift, 0.0)",
+    "scores -= far",
+    "top -= far",
+)
 
 
 class AttentionPrinter(TilePrinter):
@@ -63,6 +73,7 @@ class AttentionPrinter(TilePrinter):
             # What is nan makes its weight so, and that the results.
             "best = tl.maximum(top, tl.max(scores, 1)[:, None])",
             f"shift = tl.where(best == float('-inf'), 0.0, best * {-self.scale})",
+            *(FAR if self.is_far() else ()),
             f"weight = litz.flush_exp2(tl.fma(scores, {self.scale}, shift))",
             f"less = litz.flush_exp2(tl.fma(top, {self.scale}, shift))",
             "total = total * less + tl.sum(weight, 1)[:, None]",
@@ -70,6 +81,12 @@ class AttentionPrinter(TilePrinter):
             "top = best",
         ):
             emit(line)
+
+    def is_far(self) -> bool:
+        """Whether scores may be as large as numbers get: the body has such, or takes any."""
+        nodes = [*walk((self.with_raw(self.score),))]
+        large = any(isinstance(n, Const) and LARGE < abs(n.value) < math.inf for n in nodes)
+        return large or any(isinstance(n, Load) and n.buffer != SCORE for n in nodes)
 
     def results(self) -> None:
         p = self.parts
