@@ -29,17 +29,20 @@ def contraction(low: GraphLowering, n: FxNode) -> TensorValue | None:
     """The product that ``n`` stands for; None where only a call of ATen as it is will do.
 
     So it is where a type is none of Litz's, there is no element, eager lays the result out
-    otherwise than row by row, or the product is multiplied by 0, which is ATen's matter: of what is
-    not finite its libraries make 0, and its loops over small ones nan.
+    otherwise than row by row, what is added does not broadcast to the product (eager refuses it,
+    metadata does not), or the product is multiplied by 0: of what is not finite in it ATen's
+    libraries make 0, and its loops over small ones nan.
     """
     val = n.meta["val"]
     r = low.result(val) if isinstance(val, torch.Tensor) else None
     if r is None or ZERO in r.shape or r.strides != contiguous_strides(r.shape):
         return None
-    if n.kwargs.get("alpha") == 0:
-        return None
     given = low.map(n.args)
     if not all(isinstance(v, TensorValue) and v.device == r.device for v in given):
+        return None
+    *added, first, second = (v.shape for v in given)
+    fits = all(values.broadcasts(shape, (*first[:-1], second[-1])) for shape in added)
+    if n.kwargs.get("alpha") == 0 or not fits:
         return None
     numbers: dict[str, Any] = {k: argument(low, v, n) for k, v in n.kwargs.items()}
     require(low, *r.shape)
