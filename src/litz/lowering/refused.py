@@ -19,45 +19,42 @@ from litz.lowering.values import TensorValue
 
 # Of these no result is a bool.
 _NO_BOOLS: Final = frozenset(
-    (
-        "abs", "addcdiv", "addcmul", "bitwise_left_shift", "bitwise_right_shift", "ceil", "clamp",
-        "clamp_max", "clamp_min", "cumprod", "cumsum", "dot", "floor", "fmod", "kthvalue",
-        "linalg_cross", "median", "nanmedian", "reflection_pad1d", "reflection_pad2d",
-        "reflection_pad3d", "relu", "remainder", "round", "threshold", "topk", "trunc", "vdot",
-    )
-)  # fmt: skip
+    """
+    abs addcdiv addcmul bitwise_left_shift bitwise_right_shift ceil clamp clamp_max clamp_min
+    cumprod cumsum dot floor fmod kthvalue linalg_cross median nanmedian reflection_pad1d
+    reflection_pad2d reflection_pad3d relu remainder round threshold topk trunc vdot
+""".split()
+)
 # These take no bool, though their results are other types.
 _FROM_NO_BOOLS: Final = frozenset(("argmax", "argmin", "mvlgamma", "trace"))
 # Of these all results are floats.
 _FLOATS: Final = frozenset(
-    (
-        "_cdist_forward", "_log_softmax", "_log_softmax_backward_data", "_prelu_kernel", "_softmax",
-        "_softmax_backward_data", "adaptive_max_pool2d", "adaptive_max_pool3d", "celu", "elu",
-        "frac", "gelu", "glu", "grid_sampler_2d", "grid_sampler_3d", "hardsigmoid", "hardswish",
-        "hypot", "im2col", "lerp", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logcumsumexp",
-        "max_pool2d_with_indices_backward", "max_unpool2d", "max_unpool3d", "mish", "nextafter",
-        "silu", "softplus", "std", "std_mean", "var", "var_mean",
-    )
-)  # fmt: skip
+    """
+    _cdist_forward _log_softmax _log_softmax_backward_data _prelu_kernel _softmax
+    _softmax_backward_data adaptive_max_pool2d adaptive_max_pool3d celu elu frac gelu glu
+    grid_sampler_2d grid_sampler_3d hardsigmoid hardswish hypot im2col lerp log_sigmoid_forward
+    logaddexp logaddexp2 logcumsumexp max_pool2d_with_indices_backward max_unpool2d max_unpool3d
+    mish nextafter silu softplus std std_mean var var_mean
+""".split()
+)
 # These take floats alone, though the results of others are some.
 _FROM_FLOATS: Final = frozenset(("nll_loss2d_forward", "nll_loss_forward"))
 # Of these none is.
 _NO_FLOATS: Final = frozenset(
-    (
-        "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-        "bitwise_xor",
-    )
-)  # fmt: skip
+    """
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+""".split()
+)
 # For these a CPU has no kernels of 16-bit floats.
 _WIDE_ON_CPUS: Final = frozenset(
-    (
-        "_cdist_forward", "avg_pool3d", "special_bessel_j0", "special_bessel_j1",
-        "special_bessel_y0", "special_bessel_y1", "special_erfcx", "special_log_ndtr",
-        "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
-        "special_modified_bessel_k1", "special_ndtri", "special_scaled_modified_bessel_k0",
-        "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0",
-    )
-)  # fmt: skip
+    """
+    _cdist_forward avg_pool3d special_bessel_j0 special_bessel_j1 special_bessel_y0
+    special_bessel_y1 special_erfcx special_log_ndtr special_modified_bessel_i0
+    special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+    special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
+    special_spherical_bessel_j0
+""".split()
+)
 # Along a dimension that their functions of metadata do not look for.
 _UNCHECKED_DIMS: Final = frozenset(("cummax", "cummin", "sort"))
 
