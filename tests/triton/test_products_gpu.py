@@ -168,3 +168,26 @@ def test_gradients(mode: str) -> None:
 
 def test_aten_is_first() -> None:
     assert isinstance(libraries(torch.device("cuda", 0))[0], Aten)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_products_that_count_for_nothing(dtype: torch.dtype) -> None:
+    """Whatever they are; and what is added, where it does not count."""
+
+    def fn(start: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        row, three = start[0].sin(), m.expand(2, -1, -1) * 1
+        return (
+            torch.addmv(start[:, 0], m, v, alpha=0),
+            torch.addmv(start[:, 0] / 0, m, v, beta=0, alpha=0),
+            torch.addmm(row, m, m.mT, alpha=0).relu(),
+            torch.addmm(row / 0, m, m.mT, beta=0, alpha=0).sin() + 1,
+            torch.addmm(start[:, :1], m, v[:, None], alpha=0, beta=2),
+            torch.baddbmm(row, three, three.mT, alpha=0).sin(),
+        )
+
+    start, m, v = rand(64, 64, dtype=dtype), rand(64, 48, dtype=dtype), rand(48, dtype=dtype)
+    m[3, 5], v[7] = torch.inf, torch.nan
+    wanted = fn(start, m, v)
+    assert not any(t.isnan().any() for t in wanted)
+    compiled: Any = torch.compile(fn, backend="litz")
+    torch.testing.assert_close(compiled(start, m, v), wanted, rtol=2e-3, atol=2e-3)
