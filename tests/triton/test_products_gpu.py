@@ -170,8 +170,7 @@ def test_aten_is_first() -> None:
     assert isinstance(libraries(torch.device("cuda", 0))[0], Aten)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_products_that_count_for_nothing(dtype: torch.dtype) -> None:
+def test_products_that_count_for_nothing() -> None:
     """Whatever they are; and what is added, where it does not count."""
 
     def fn(start: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -185,9 +184,9 @@ def test_products_that_count_for_nothing(dtype: torch.dtype) -> None:
             torch.baddbmm(row, three, three.mT, alpha=0).sin(),
         )
 
-    start, m, v = rand(64, 64, dtype=dtype), rand(64, 48, dtype=dtype), rand(48, dtype=dtype)
+    start, m, v = (rand(*s, dtype=torch.float32) for s in ((64, 64), (64, 48), (48,)))
     m[3, 5], v[7] = torch.inf, torch.nan
     wanted = fn(start, m, v)
     assert not any(t.isnan().any() for t in wanted)
     compiled: Any = torch.compile(fn, backend="litz")
-    torch.testing.assert_close(compiled(start, m, v), wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(compiled(start, m, v), wanted)
