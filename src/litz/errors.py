@@ -119,6 +119,10 @@ class GraphUnsupported(Exception):
     """The graph holds something Litz has no value for; it runs as it is, and the text says why."""
 
 
+class Unsupported(Exception):
+    """A lowering declines this call; the op becomes an extern, and the text says why."""
+
+
 class WrongMetadata(GraphUnsupported):
     """PyTorch promises what an operator does not give; its backward graph is promised it too."""
 

@@ -298,3 +298,20 @@ def test_gradients_of_cumulative_products_in_transforms_and_of_nothing(
     torch._dynamo.reset()
     leaf = x.clone().requires_grad_()
     torch.testing.assert_close(torch.compile(fn, backend="litz")(leaf), fn(leaf))
+
+
+@pytest.mark.parametrize("least", [0.5, 2.0])
+def test_gradients_of_cumulative_products_of_as_many_as_data_says(least: float) -> None:
+    """What may be none at all, and is."""
+
+    def fn(x: Tensor) -> Tensor:
+        chosen = x[x > least].expand(3, -1)
+        return (chosen.cumprod(1) + chosen.cumprod(0)).sum()
+
+    x = torch.linspace(0, 1, 21)
+    torch._dynamo.reset()
+    got, want = (x.clone().requires_grad_() for _ in range(2))
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        torch.compile(fn, backend="litz", fullgraph=True)(got).backward()
+    fn(want).backward()
+    torch.testing.assert_close(got.grad, want.grad)

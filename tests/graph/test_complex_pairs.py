@@ -222,6 +222,14 @@ def test_open_sizes(recwarn: pytest.WarningsRecorder) -> None:
     assert not [w for w in recwarn if "SymInt" in str(w.message)]
 
 
+def test_parts_of_two_types_are_refused() -> None:
+    torch._dynamo.reset()
+    fn = lambda x, y: torch.complex(x, y) * 2  # noqa: E731
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(RuntimeError, match="Expected object of scalar type Float"):
+            call(torch.rand(3), torch.rand(3).double())
+
+
 def test_special_values_are_eagers() -> None:
     odd = torch.tensor([0.0, -0.0, 1.0, -3e38, float("inf"), float("-inf"), float("nan"), 1e-45])
     x = torch.complex(*torch.meshgrid(odd, odd, indexing="ij")).flatten()

@@ -139,6 +139,22 @@ def test_launches_are_shared_across_calls_where_that_saves_many(count: int) -> N
         ]
 
 
+def test_counters_gather_across_calls() -> None:
+    """But for one that a kernel reads too: it stays in front of that."""
+    count = 4
+    body = "".join(
+        f"  step{k} = loops [] @cpu from (step) {{\n    %0: f32 = load n{k}[0]\n"
+        f"    %1: f32 = add %0, f32(1.0)\n    store n{k}[0] = %1\n  }}\n"
+        f'  call{k} = extern aten.sin.out(a{k}) -> (c{k}) @cpu out from (x) because "a test"\n'
+        for k in range(count)
+    )
+    sizes = {f"{n}{k}": 1 for k in range(count) for n in "na"}
+    text = program(sizes, {f"c{k}": 1 for k in range(count)}, body + loops("last", "n2", "n2", 1))
+    found = arrange(s := schedule(text, UNFUSED), all_of_them)
+    verify_launches(s, found)
+    assert [x.groups for x in found.horizontal] == [("group0", "group2", "group6")]
+
+
 def test_calls_with_effects_of_their_own_end_a_run() -> None:
     s = called(12, "aten.bernoulli.out")
     assert arrange(s, all_of_them).steps == s.steps

@@ -168,3 +168,25 @@ def test_gradients(mode: str) -> None:
 
 def test_aten_is_first() -> None:
     assert isinstance(libraries(torch.device("cuda", 0))[0], Aten)
+
+
+def test_products_that_count_for_nothing() -> None:
+    """Whatever they are; and what is added, where it does not count."""
+
+    def fn(start: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        row, three = start[0].sin(), m.expand(2, -1, -1) * 1
+        return (
+            torch.addmv(start[:, 0], m, v, alpha=0),
+            torch.addmv(start[:, 0] / 0, m, v, beta=0, alpha=0),
+            torch.addmm(row, m, m.mT, alpha=0).relu(),
+            torch.addmm(row / 0, m, m.mT, beta=0, alpha=0).sin() + 1,
+            torch.addmm(start[:, :1], m, v[:, None], alpha=0, beta=2),
+            torch.baddbmm(row, three, three.mT, alpha=0).sin(),
+        )
+
+    start, m, v = (rand(*s, dtype=torch.float32) for s in ((64, 64), (64, 48), (48,)))
+    m[3, 5], v[7] = torch.inf, torch.nan
+    wanted = fn(start, m, v)
+    assert not any(t.isnan().any() for t in wanted)
+    compiled: Any = torch.compile(fn, backend="litz")
+    torch.testing.assert_close(compiled(start, m, v), wanted, rtol=1e-5, atol=1e-5)

@@ -286,6 +286,14 @@ def _sgn(at: _At, n: Node) -> Pair:
     return re, im
 
 
+def _complex(at: _At, n: Node) -> Pair | None:
+    """Both parts as they are given; ATen refuses parts of two types, metadata does not."""
+    if len({a.meta["val"].dtype for a in n.all_input_nodes}) > 1:
+        return None
+    re, im = map(at.filled, n.args)
+    return re, im
+
+
 def _polar(at: _At, n: Node) -> Pair:
     size, angle = n.args
     re, im = (at.mul(size, at(f, angle)) for f in (aten.cos.default, aten.sin.default))
@@ -366,7 +374,7 @@ RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
     aten.angle.default: _angle,
     aten.sgn.default: _sgn,
     aten.polar.default: _polar,
-    aten.complex.default: lambda at, n: tuple(map(at.filled, n.args)),
+    aten.complex.default: _complex,
     aten.where.self: _where,
     aten.copy.default: _copied,
     aten.constant_pad_nd.default: _padded,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from litz.graph.values import same_dims
 from litz.runtime.torch_private import in_transform
@@ -77,8 +78,11 @@ class _Cumprod(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         wide = torch.promote_types(grad.dtype, torch.float32)
         x, y, g = (t.movedim(ctx.dim, 0).to(wide) for t in (*ctx.saved_tensors, grad))
+        count = x.shape[0]
+        if not statically_known_true(count > 0):  # no scan is of nothing: one more that is zero
+            x, g = _padded(x, behind=1), _padded(g, behind=1)
         (behind,) = _linear({(0, 0): x[1:]}, [g])
-        found = torch.cat([behind[:1], y[:-1] * behind[1:]])
+        found = _padded(y, before=1, value=1)[:count] * behind[:count]
         return found.movedim(0, ctx.dim).to(grad.dtype), None
 
 
@@ -131,10 +135,10 @@ def _gradients(
     return out
 
 
-def _padded(x: Tensor, before: int = 0, behind: int = 0) -> Tensor:
-    """With zeros along the first dimension, which fuse as no ``cat`` does."""
+def _padded(x: Tensor, before: int = 0, behind: int = 0, value: int = 0) -> Tensor:
+    """With zeros, or another number, along the first dimension, which fuse as no ``cat`` does."""
     around = (*(0 for _ in range(2 * x.ndim - 2)), before, behind)
-    return torch.constant_pad_nd(x, around)
+    return torch.constant_pad_nd(x, around, value)
 
 
 def _sum(terms: Sequence[Tensor]) -> Tensor | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from litz.dataclass import dataclass
 from litz.errors import EagerOnly as EagerOnly
 from litz.errors import GraphUnsupported as GraphUnsupported
+from litz.errors import Unsupported as Unsupported
 from litz.errors import WrongMetadata as WrongMetadata
 from litz.index import Const, Expr, Var, coefficient, contiguous_strides, symbol
 from litz.ir import body
@@ -30,10 +31,6 @@ MAX_BODY_NODES = 160
 RECOMPUTE_COST = 3
 # Likewise on a GPU, of all of its readers but one: memory takes longer there.
 RECOMPUTE_GPU = 16
-
-
-class Unsupported(Exception):
-    """A lowering declines this call; the op becomes an extern, and the text says why."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +134,8 @@ class Builder:
                 if shape[k] is ONE:
                     shape[k] = s
                 elif s is not ONE and s is not shape[k] and s.is_const:
+                    if shape[k].is_const:
+                        raise Unsupported("shapes that do not broadcast")
                     shape[k] = s  # a guard has already made them equal: prefer the constant
         out = tuple(shape)
         own = axes(out)

@@ -19,7 +19,7 @@ from litz.lowering import values
 from litz.lowering.externs import argument
 from litz.lowering.handed import handed
 from litz.lowering.numbers import require
-from litz.lowering.reductions import reads_rows, times_vector
+from litz.lowering.reductions import counts, reads_rows, times_vector
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import spaced
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue
@@ -28,8 +28,10 @@ from litz.lowering.values import ONE, ZERO, Shape, TensorValue
 def contraction(low: GraphLowering, n: FxNode) -> TensorValue | None:
     """The product that ``n`` stands for; None where only a call of ATen as it is will do.
 
-    So it is where a type is none of Litz's, there is no element, or eager lays the result out
-    otherwise than row by row.
+    So it is where a type is none of Litz's, there is no element, eager lays the result out
+    otherwise than row by row, what is added does not broadcast to the product (eager refuses it,
+    metadata does not), or the product is multiplied by 0: of what is not finite in it ATen's
+    libraries make 0, and its loops over small ones nan.
     """
     val = n.meta["val"]
     r = low.result(val) if isinstance(val, torch.Tensor) else None
@@ -37,6 +39,10 @@ def contraction(low: GraphLowering, n: FxNode) -> TensorValue | None:
         return None
     given = low.map(n.args)
     if not all(isinstance(v, TensorValue) and v.device == r.device for v in given):
+        return None
+    *added, first, second = (v.shape for v in given)
+    fits = all(values.broadcasts(shape, (*first[:-1], second[-1])) for shape in added)
+    if n.kwargs.get("alpha") == 0 or not fits:
         return None
     numbers: dict[str, Any] = {k: argument(low, v, n) for k, v in n.kwargs.items()}
     require(low, *r.shape)
@@ -71,10 +77,10 @@ def _of_vector(
         matrix, vector = left, values.drop_dims(right, [1])
     else:
         return None
-    if matrix.ref is None or not reads_rows(low.b, matrix):
+    beta, alpha = (numbers.get(name, 1) for name in ("beta", "alpha"))
+    if matrix.ref is None or not reads_rows(low.b, matrix) or not counts(alpha, beta):
         return None  # what a matrix is computed from may be small: templates know about that
     start = None
     if bias:
         start = values.reshape(values.expand(bias[0], shape), matrix.shape[:1])
-    beta, alpha = (numbers.get(name, 1) for name in ("beta", "alpha"))
     return values.reshape(times_vector(low.b, matrix, vector, start, beta, alpha), shape)

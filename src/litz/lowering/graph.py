@@ -49,6 +49,7 @@ from litz.lowering.numbers import (
 from litz.lowering.outputs import Outputs, as_view
 from litz.lowering.overwriting import is_own_copy
 from litz.lowering.readers import Readers
+from litz.lowering.refused import check_types
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.script_objects import lower_method_call
 from litz.lowering.state import Compile, GraphLowering
@@ -264,6 +265,7 @@ class _Walk(GraphLowering):
             if n.kwargs.get("pin_memory"):
                 raise Unsupported("pinned memory")
             limits.check(self.symbols, n, parts, results)
+            check_types(n, parts, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
             if any(map(self.b.is_among, parts)) and any(r and r.device != "cpu" for r in results):

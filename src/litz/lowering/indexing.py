@@ -170,6 +170,8 @@ def gather(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorVal
 
 @lower(aten.index_select.default)
 def index_select(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
+    if index.ndim > 1:
+        raise Unsupported("positions that are no vector")
     if x.ndim == 0:
         only = position(index.at([ZERO] * index.ndim), ONE)
         return ctx.value(load_at(ctx, values.reshape(x, (ONE,)), [only]))
@@ -306,6 +308,8 @@ def _search(
 
 @lower(aten.bucketize.Tensor)
 def bucketize(ctx: Call, x: TensorValue, boundaries: TensorValue, *, right: bool) -> TensorValue:
+    if boundaries.ndim != 1:
+        raise Unsupported("boundaries that are no vector")
     return searchsorted(ctx, boundaries, x, right=right, side=None, sorter=None)
 
 

@@ -49,6 +49,8 @@ def loss(overload: Overload, steps: Steps = stepwise) -> Callable[[F], F]:
             if ctx.dtype.is_int:
                 raise Unsupported(f"a loss of {ctx.dtype}")
             value = elementwise(ctx, partial(fn, steps(ctx), **options), *operands)
+            if value.shape != ctx.b.broadcast([v for v in operands[:2] if v is not None])[0]:
+                raise Unsupported("weights of a larger shape")
             if reduction == NONE:
                 return value
             return mean(ctx, value) if reduction == MEAN else reduced(ctx, sum_of, value)

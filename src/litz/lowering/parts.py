@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 
@@ -51,6 +51,24 @@ def diagonal(shape: Shape, *, offset: int, dim1: int, dim2: int) -> tuple[Expr, 
     return eq(row + offset, col), [*rest, row if offset >= 0 else col]
 
 
+VIEWS: Final[Mapping[Part, Any]] = {
+    selected: aten.select.int,
+    sliced: aten.slice.Tensor,
+    diagonal: aten.diagonal.default,
+}
+
+
+def _differs(view: Any, whole: Shape, given: Shape, which: Mapping[str, Any]) -> bool:
+    """Whether a shape is surely not that of a part."""
+    sizes = [s.value for s in (*whole, *given) if isinstance(s, Const)]
+    if len(sizes) < len(whole) + len(given) or not {int, type(None)}.issuperset(
+        map(type, which.values())
+    ):
+        return False
+    part = view(torch.empty(sizes[: len(whole)], device="meta"), **which)
+    return list(part.shape) != sizes[len(whole) :]
+
+
 @lower_rows(
     (aten.select_scatter.default, selected),
     (aten.slice_scatter.default, sliced),
@@ -58,6 +76,8 @@ def diagonal(shape: Shape, *, offset: int, dim1: int, dim2: int) -> tuple[Expr, 
 )
 def scatter(ctx: Call, part: Part, x: TensorValue, src: TensorValue, **which: Any) -> TensorValue:
     """``x`` with another value in the part."""
+    if _differs(VIEWS[part], x.shape, src.shape, which):
+        raise Unsupported("a value of another shape than the part's")
     if ZERO in src.shape:
         return x.with_node(x.node)
     if is_returned(ctx.node) and not dense(ctx.result):

@@ -391,7 +391,7 @@ def addmv(
     beta: Any,
     alpha: Any,
 ) -> TensorValue:
-    if not reads_rows(ctx.b, matrix):
+    if not reads_rows(ctx.b, matrix) or not counts(alpha, beta):
         raise Unsupported(MATRIX_PRODUCT)
     return times_vector(ctx.b, matrix, vector, start, beta, alpha)
 
@@ -406,6 +406,14 @@ def reads_rows(b: Builder, matrix: TensorValue) -> bool:
     steps = (coefficient(n.index, along) for n in found)
     in_rows = all(c is None or c is ONE for c in steps)
     return b.settings.on_gpu(matrix.device) and matrix.dtype.is_float and in_rows
+
+
+def counts(alpha: object, beta: object) -> bool:
+    """Whether the factors of a product and of what is added are known, and the product's is not 0.
+
+    Libraries do not look at a product that counts for nothing, nor at what is not finite in it.
+    """
+    return {type(alpha), type(beta)} <= {int, float} and alpha != 0
 
 
 def times_vector(

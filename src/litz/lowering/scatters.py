@@ -248,20 +248,12 @@ def _put(
     mode: StoreMode,
     mask: Node | None,
 ) -> TensorValue:
-    wide = values.expand(_trimmed(new, len(shape)), shape)
+    if not all(s is ONE or s is t for s, t in zip(new.shape[::-1], shape[::-1], strict=False)):
+        raise Unsupported("values of a shape that may not broadcast")
+    wide = values.expand(new, shape)
     out = start(ctx, x, mode, positions)
     store_at(ctx, out, shape, positions, _element(ctx, wide.node, out.dtype), mode, mask)
     return finish(ctx, out)
-
-
-def _trimmed(new: TensorValue, rank: int) -> TensorValue:
-    """Without leading dimensions of size 1 beyond ``rank``, which torch lets values have."""
-    extra = new.ndim - rank
-    if extra <= 0:
-        return new
-    if any(s is not ONE for s in new.shape[:extra]):
-        raise Unsupported("values of a higher rank than the indexed part")
-    return values.drop_dims(new, list(range(extra)))
 
 
 # --- scatter -------------------------------------------------------------------------------------
@@ -368,19 +360,32 @@ def scatter_reduce(
 # --- along one dimension -------------------------------------------------------------------------
 
 
-def _along(x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
-    """Positions along ``dim`` for every place in the others: the index of a scatter."""
+def _along(
+    x: TensorValue, dim: int, index: TensorValue, source: TensorValue | None = None
+) -> TensorValue:
+    """Positions along ``dim`` for every place in the others: the index of a scatter.
+
+    source: has to be of that shape, which ATen sees to where it may not be.
+    """
     (index,) = _at_least_1d(index)
     dim = views.wrap(dim, max(x.ndim, 1))
     shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+    if index.ndim > 1 or source is not None and _at_least_1d(source)[0].shape != shape:
+        raise Unsupported("an index and a source of shapes that may differ")
     return values.viewed(index, shape, [axes(shape)[dim]])
 
 
 @lower_with_in_place(aten.index_reduce.default)
 def index_reduce(
-    ctx: Call, x: TensorValue, dim: int, index: TensorValue, *rest: Any, **how: Any
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue,
+    *rest: Any,
+    **how: Any,
 ) -> TensorValue:
-    return scatter_reduce(ctx, x, dim, _along(x, dim, index), *rest, **how)
+    return scatter_reduce(ctx, x, dim, _along(x, dim, index, source), source, *rest, **how)
 
 
 @lower_with_in_place(aten.index_add.default)
@@ -389,14 +394,14 @@ def index_add(
 ) -> TensorValue:
     if isinstance(alpha, Expr):
         raise Unsupported("a symbolic alpha")
-    return _scatter(ctx, x, dim, _along(x, dim, index), source, "add", alpha=alpha)
+    return _scatter(ctx, x, dim, _along(x, dim, index, source), source, "add", alpha=alpha)
 
 
 @lower_with_in_place(aten.index_copy.default)
 def index_copy(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
 ) -> TensorValue:
-    return _scatter(ctx, x, dim, _along(x, dim, index), source, "set")
+    return _scatter(ctx, x, dim, _along(x, dim, index, source), source, "set")
 
 
 @lower_with_in_place(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -412,6 +417,8 @@ def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: A
 def put(
     ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool
 ) -> TensorValue:
+    if values.product(source.shape) is not values.product(index.shape):
+        raise Unsupported("as many positions as values, or not")
     mode: StoreMode = "add" if accumulate else "set"
     out = start(ctx, x, mode, (index.node,))
     flat = (values.product(out.shape),)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from litz.dataclass import dataclass
+from litz.errors import Unsupported
 from litz.graph.calls import leaves
 from litz.index import Const, Expr, const, contiguous_strides, floordiv, linear, mod, var
 from litz.ir import body
@@ -147,9 +148,11 @@ def permute(v: TensorValue, dims: Sequence[int]) -> TensorValue:
 
 
 def expand(v: TensorValue, shape: Shape) -> TensorValue:
-    """Broadcast to ``shape`` (which has at least as many dimensions)."""
+    """Broadcast to ``shape``.  Raises Unsupported where it surely does not: eager refuses that."""
     if shape == v.shape:
         return v
+    if not broadcasts(v.shape, shape):
+        raise Unsupported("shapes that do not broadcast")
     lead = len(shape) - v.ndim
     grown = [s is ONE and t is not ONE for s, t in zip(v.shape, shape[lead:], strict=True)]
     if v.ref is not None:
@@ -160,6 +163,14 @@ def expand(v: TensorValue, shape: Shape) -> TensorValue:
         return strided(v, shape, strides, v.ref.offset)
     own = axes(shape)[lead:]
     return viewed(v, shape, [ZERO if s is ONE else i for s, i in zip(v.shape, own, strict=True)])
+
+
+def broadcasts(shape: Shape, to: Shape) -> bool:
+    """Whether ``shape`` may be broadcast to another one, as far as its sizes are known."""
+    lead = len(to) - len(shape)
+    pairs = zip(shape, to[max(lead, 0) :], strict=False)
+    fit = (s is ONE or s is t or not (s.is_const and t.is_const) for s, t in pairs)
+    return lead >= 0 and all(fit)
 
 
 def insert_dim(v: TensorValue, dim: int) -> TensorValue:

@@ -9,6 +9,7 @@ run one after the other, in the place of the first, behind all that any of them 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
         return needs, [] if len(run) < 2 else _find(run, needs, share, numbers or {})
 
     free = {s.name for s in schedule.steps if isinstance(s, Extern) and _only_fills(s, schedule)}
-    todo = list(_runs(schedule.steps, free))[::-1]
+    todo = list(_runs(_gathered(schedule.steps, used), free))[::-1]
     while todo:
         run = todo.pop()
         needs, found = find(run)
@@ -123,6 +124,25 @@ def _versions(used: Mapping[str, Touched], steps: Iterable[Step]) -> dict[str, o
         reads, writes = used[step.name]
         out[step.name] = tuple((b, count.get(b, 0)) for b in (*reads, *writes))
         count.update((b, count.get(b, 0) + 1) for b in writes)
+    return out
+
+
+def _gathered(steps: Sequence[Step], used: Mapping[str, Touched]) -> list[Step]:
+    """The steps, those behind the first one that update numbers which no other step touches.
+
+    As counters of calls are, in a model's every norm: calls of operators stand between them.
+    """
+    users = Counter(b for s in steps for b in {*used[s.name][0], *used[s.name][1]})
+    numbers = [
+        s for s in steps
+        if isinstance(s, Group) and not (s.axes or s.reduce_axes)
+        if all(users[b] == 1 for own in used[s.name] for b in own)
+    ]  # fmt: skip
+    later = {s.name for s in numbers[1:]}
+    out: list[Step] = []
+    for s in steps:
+        if s.name not in later:
+            out += numbers if numbers and s is numbers[0] else [s]
     return out
 
 

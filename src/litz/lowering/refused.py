@@ -1,0 +1,87 @@
+"""Calls that eager refuses because of their types, though the metadata of their results exists.
+
+Kernels of ATen are there for some types; its functions of metadata ask for few of them.  Such a
+call is left to ATen, which refuses it when it runs, as in eager mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch.fx import Node as FxNode
+
+from litz.graph.calls import op_name
+from litz.ir.dtype import BF16, BOOL, F16, DType
+from litz.lowering.context import Unsupported
+from litz.lowering.registry import Result
+from litz.lowering.values import TensorValue
+
+# Of these no result is a bool.
+_NO_BOOLS: Final = frozenset(
+    """
+    abs addcdiv addcmul bitwise_left_shift bitwise_right_shift ceil clamp clamp_max clamp_min
+    cumprod cumsum dot floor fmod kthvalue linalg_cross median nanmedian reflection_pad1d
+    reflection_pad2d reflection_pad3d relu remainder round threshold topk trunc vdot
+""".split()
+)
+# These take no bool, though their results are other types.
+_FROM_NO_BOOLS: Final = frozenset(("argmax", "argmin", "mvlgamma", "trace"))
+# Of these all results are floats.
+_FLOATS: Final = frozenset(
+    """
+    _cdist_forward _log_softmax _log_softmax_backward_data _prelu_kernel _softmax
+    _softmax_backward_data adaptive_max_pool2d adaptive_max_pool3d celu elu frac gelu glu
+    grid_sampler_2d grid_sampler_3d hardsigmoid hardswish hypot im2col lerp log_sigmoid_forward
+    logaddexp logaddexp2 logcumsumexp max_pool2d_with_indices_backward max_unpool2d max_unpool3d
+    mish nextafter silu softplus std std_mean var var_mean
+""".split()
+)
+# These take floats alone, though the results of others are some.
+_FROM_FLOATS: Final = frozenset(("nll_loss2d_forward", "nll_loss_forward"))
+# Of these none is.
+_NO_FLOATS: Final = frozenset(
+    """
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+""".split()
+)
+# For these a CPU has no kernels of 16-bit floats.
+_WIDE_ON_CPUS: Final = frozenset(
+    """
+    _cdist_forward avg_pool3d special_bessel_j0 special_bessel_j1 special_bessel_y0
+    special_bessel_y1 special_erfcx special_log_ndtr special_modified_bessel_i0
+    special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+    special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
+    special_spherical_bessel_j0
+""".split()
+)
+# Along a dimension that their functions of metadata do not look for.
+_UNCHECKED_DIMS: Final = frozenset(("cummax", "cummin", "sort"))
+
+
+def check_types(n: FxNode, args: Sequence[object], results: Sequence[Result | None]) -> None:
+    """Raise ``Unsupported`` where eager has no kernel for the types that a call is of.
+
+    args: what the call is given, in order.  results: metadata of its results.
+    """
+    name = op_name(n.target)
+    given = next((a for a in args if isinstance(a, TensorValue)), None)
+    made = next((r for r in results if r is not None), None)
+    if given is None or made is None:
+        return
+    if _refuses(name, given.dtype, made.dtype, made.device):
+        raise Unsupported(f"{given.dtype}, of which eager has no kernel")
+    if name in _UNCHECKED_DIMS:
+        dim, rank = n.kwargs.get("dim", n.args[1] if len(n.args) > 1 else -1), max(given.ndim, 1)
+        if isinstance(dim, int) and not -rank <= dim < rank:
+            raise Unsupported("a dimension that there is not")
+
+
+def _refuses(name: str, given: DType, made: DType, device: str) -> bool:
+    if made is BOOL and name in _NO_BOOLS or given is BOOL and name in _FROM_NO_BOOLS:
+        return True
+    if made in (F16, BF16) and name in _WIDE_ON_CPUS:
+        return device == "cpu"
+    if name in _FROM_FLOATS:
+        return not given.is_float
+    return name in _NO_FLOATS if made.is_float else name in _FLOATS
