@@ -33,11 +33,18 @@ def copied(
     """
     args, kwargs = map_arg((n.args, n.kwargs), given)
     new = graph.create_node(n.op, n.target, name=name)
-    # Nodes' own way puts the node at the end of the graph's table, where it is already.
+    give(new, args, kwargs)
+    return new
+
+
+def give(new: Node, args: object, kwargs: object) -> None:
+    """Give a node that has just been made its arguments.
+
+    An assignment would also move it to the end of the graph's table, where it is.
+    """
     object.__setattr__(new, "args", args)
     if kwargs:
         object.__setattr__(new, "kwargs", kwargs)
-    return new
 
 
 def op_name(target: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from litz.host.aliasing import read_by_strides, touched, written
-from litz.index import Expr
+from litz.index import Const, Expr
 from litz.ir.program import Extern, Program
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import Argument
@@ -39,4 +39,4 @@ def arguments(program: Program) -> tuple[Argument, ...]:
 
 
 def _known(exprs: Iterable[Expr]) -> tuple[int | None, ...]:
-    return tuple(int(str(e)) if e.is_const else None for e in exprs)
+    return tuple(int(e) if isinstance(e, Const) else None for e in exprs)

@@ -49,8 +49,14 @@ class Target:
 
 def plain_target(extern: Extern) -> Target:
     """The callable as it is."""
-    path = _torch_path(extern.target, extern.target_name)
-    return Target(_quick(path), extern.target)
+    if isinstance(extern.target, torch._ops.OpOverload):
+        return _plain_target(extern.target, extern.target_name)
+    return Target(_quick(_torch_path(extern.target, extern.target_name)), extern.target)
+
+
+@lru_cache(maxsize=1024)
+def _plain_target(target: torch._ops.OpOverload, name: str) -> Target:
+    return Target(_quick(_torch_path(target, name)), target)
 
 
 def number_text(target: object, args: Sequence[str]) -> str | None:

@@ -105,23 +105,29 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``."""
+    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``.
+
+    read: the buffers that it reads, once somebody has asked.
+    """
 
     name: str
     axes: tuple[Expr, ...]
     reduce_axes: tuple[Expr, ...]
     stores: tuple[Store, ...]
     device: str
+    read: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def reads(self) -> tuple[Load, ...]:
         return loads(r for s in self.stores for r in s.roots())
 
     def read_buffers(self) -> tuple[str, ...]:
-        names = {n.buffer: None for n in self.reads()}
-        for s in self.stores:  # an update reads what it updates
-            if s.mode != "set":
-                names[s.buffer] = None
-        return tuple(names)
+        if self.read is None:
+            names = {n.buffer: None for n in self.reads()}
+            for s in self.stores:  # an update reads what it updates
+                if s.mode != "set":
+                    names[s.buffer] = None
+            object.__setattr__(self, "read", tuple(names))
+        return self.read or ()
 
     def write_buffers(self) -> tuple[str, ...]:
         return tuple({s.buffer: None for s in self.stores})
@@ -182,6 +188,7 @@ class Extern:
     ``out`` is the part of the output's buffer that it fills, if not all.  What a named argument
     views of an output is filled too, and not read.
     mutates: buffers that it writes in place.  reason: why it is not a loop nest.
+    read: as of ``Nest``.
     """
 
     name: str
@@ -199,6 +206,7 @@ class Extern:
     origins: tuple[str, ...] = ()
     sizes: tuple[tuple[Expr, int, int], ...] = ()
     checks: tuple[tuple[Expr, int, int], ...] = ()
+    read: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def is_number(self) -> bool:
@@ -230,7 +238,9 @@ class Extern:
             yield from _refs(a)
 
     def read_buffers(self) -> tuple[str, ...]:
-        return tuple({r.buffer: None for r in self.refs()})
+        if self.read is None:
+            object.__setattr__(self, "read", tuple({r.buffer: None for r in self.refs()}))
+        return self.read or ()
 
     def write_buffers(self) -> tuple[str, ...]:
         names = {o: None for o in self.outputs if o is not None}

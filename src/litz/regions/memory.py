@@ -20,11 +20,11 @@ class Memory:
     """Metadata for a copy of a trace: memory of its own, shared where the trace shares it.
 
     made: of tensors that are known.  storages: of the trace's by address, with what to add to
-    positions in it.  fakes: makes copies, of the mode that is given or the trace's.
+    positions in it.  fakes: makes copies; several share it that copy one trace.
     """
 
-    def __init__(self, mode: FakeTensorMode | None = None) -> None:
-        self.fakes = Fakes(mode)
+    def __init__(self, fakes: Fakes | None = None) -> None:
+        self.fakes = fakes or Fakes()
         self.made: dict[int, torch.Tensor] = {}
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
 
@@ -62,15 +62,19 @@ class Fakes:
     """Makes fake tensors like others in memory of their own, quicker than PyTorch does.
 
     mode: theirs, where it is another one.  states: attributes of new ones, by mode and device.
+    makers: of what has been asked for, by identity.
     """
 
     def __init__(self, mode: FakeTensorMode | None = None) -> None:
         self.mode = mode
+        self.makers: dict[int, tuple[FakeTensor, Maker]] = {}
         self.states: dict[tuple[FakeTensorMode, torch.device], dict[str, Any]] = {}
 
     def like(self, x: FakeTensor) -> Maker:
         """Makes tensors like ``x``, in new memory of the same size unless it is given some, and in
         what is given so many elements farther."""
+        if (known := self.makers.get(id(x))) is not None:
+            return known[1]
         mode = self.mode or x.fake_mode
         size, stride, offset, dtype = x.shape, x.stride(), x.storage_offset(), x.dtype
         nbytes = x.untyped_storage().nbytes()
@@ -91,4 +95,5 @@ class Fakes:
             view = empty.set_(storage, offset + moved, size, stride)
             return another_fake(FakeTensor, view, state)
 
+        self.makers[id(x)] = x, make
         return make

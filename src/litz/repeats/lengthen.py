@@ -147,7 +147,7 @@ class _Lengthening:
             if f.name in ("outputs", "mutates"):
                 if len(x) != len(y) or not all(map(self._is_next_name, x, y)):
                     return False
-            elif f.name not in ("name", "origins") and not self._is_next(x, y):
+            elif f.compare and f.name not in ("name", "origins") and not self._is_next(x, y):
                 return False
         return True
 
