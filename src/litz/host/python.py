@@ -324,9 +324,10 @@ class _Printer:
         values = [any(there) and not on_device for on_device in there]
         places = [holder(b, self.owner) for b in buffers]
         owners = [owner for owner, _ in places]
-        pointers = dict(self.pointer)
+        pointers: dict[str, str] = {}
         for owner in dict.fromkeys(owners):
-            if owner in pointers:
+            if (known := self.pointer.get(owner)) is not None:
+                pointers[owner] = known
                 continue
             pointers[owner] = self._pointer(owner)
             if owners.count(owner) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from litz.dataclass import dataclass
@@ -126,8 +126,8 @@ class Nest:
             for s in self.stores:  # an update reads what it updates
                 if s.mode != "set":
                     names[s.buffer] = None
-            object.__setattr__(self, "read", tuple(names))
-        return self.read or ()
+            return noted_reads(self, names)
+        return self.read
 
     def write_buffers(self) -> tuple[str, ...]:
         return tuple({s.buffer: None for s in self.stores})
@@ -239,12 +239,19 @@ class Extern:
 
     def read_buffers(self) -> tuple[str, ...]:
         if self.read is None:
-            object.__setattr__(self, "read", tuple({r.buffer: None for r in self.refs()}))
-        return self.read or ()
+            return noted_reads(self, (r.buffer for r in self.refs()))
+        return self.read
 
     def write_buffers(self) -> tuple[str, ...]:
         names = {o: None for o in self.outputs if o is not None}
         return (*names, *(m for m in self.mutates if m not in names))
+
+
+def noted_reads(n: Nest | Extern, names: Iterable[str]) -> tuple[str, ...]:
+    """What it shall answer from now on to who asks which buffers it reads: these, each once."""
+    found = tuple(dict.fromkeys(names))
+    object.__setattr__(n, "read", found)
+    return found
 
 
 def _refs(value: object) -> Iterator[TensorRef]:

@@ -83,10 +83,13 @@ class Fakes:
             state = dict(vars(FakeTensor(mode, empty, x.device)))
             self.states[mode, x.device] = state
 
+        view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        alone = not offset and view.untyped_storage().nbytes() == nbytes
+
         def make(storage: torch.UntypedStorage | None, moved: int = 0) -> FakeTensor:
             if storage is None:
-                view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-                if not offset and view.untyped_storage().nbytes() == nbytes:
+                if alone:
+                    view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
                     return another_fake(FakeTensor, view, state)
                 # Memory of another size than its first tensor's has room for more.
                 room = torch.empty(nbytes, dtype=torch.uint8, device="meta")

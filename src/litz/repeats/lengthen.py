@@ -28,6 +28,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
     nest_roots,
+    noted_reads,
 )
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
 from litz.lowering.bindings import Handed
@@ -355,10 +356,14 @@ def renamed(
         )
     rewrite = Rewriter(buffers=names, replace=partial(_draw_later, *later) if later else None)
     stores = tuple(map(rewrite.store, s.stores))
+    made: Group | Template
     if isinstance(s, Template):
         skeleton = replace(s.skeleton, slots=tuple(map(rewrite, s.skeleton.slots)))
-        return replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
-    return replace(s, name=name, origins=origins, stores=stores)
+        made = replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
+    else:
+        made = Group(name, s.axes, s.reduce_axes, stores, s.device, nodes=s.nodes, origins=origins)
+    noted_reads(made, (names[b] for b in s.read_buffers()))
+    return made
 
 
 def _draws(s: Step) -> bool:
