@@ -119,7 +119,7 @@ def step(layers: int, backend: Any, device: str, training: bool) -> None:
     gc.collect()
     gc.disable()  # as the backend does when PyTorch calls it
     try:
-        model = encoder(layers).to(device).train(training)
+        model = encoder(layers).to(device)  # in training mode: else one operator is a layer
         with torch.set_grad_enabled(training):
             out = torch.compile(model, backend=backend)(torch.randn(4, 16, 64, device=device))
         if training:
