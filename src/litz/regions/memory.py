@@ -75,13 +75,13 @@ class Fakes:
         what is given so many elements farther."""
         if (known := self.makers.get(id(x))) is not None:
             return known[1]
-        mode = self.mode or x.fake_mode
+        mode, device = self.mode or x.fake_mode, x.device
         size, stride, offset, dtype = x.shape, x.stride(), x.storage_offset(), x.dtype
         nbytes = x.untyped_storage().nbytes()
-        if (state := self.states.get((mode, x.device))) is None:
+        if (state := self.states.get((mode, device))) is None:
             empty = torch.empty(0, dtype=dtype, device="meta")
-            state = dict(vars(FakeTensor(mode, empty, x.device)))
-            self.states[mode, x.device] = state
+            state = dict(vars(FakeTensor(mode, empty, device)))
+            self.states[mode, device] = state
 
         view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         alone = not offset and view.untyped_storage().nbytes() == nbytes
@@ -90,13 +90,13 @@ class Fakes:
             if storage is None:
                 if alone:
                     view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-                    return another_fake(FakeTensor, view, state)
+                    return another_fake(FakeTensor, view, device, state)
                 # Memory of another size than its first tensor's has room for more.
                 room = torch.empty(nbytes, dtype=torch.uint8, device="meta")
                 storage = room.untyped_storage()
             empty = torch.empty(0, dtype=dtype, device="meta")
             view = empty.set_(storage, offset + moved, size, stride)
-            return another_fake(FakeTensor, view, state)
+            return another_fake(FakeTensor, view, device, state)
 
         self.makers[id(x)] = x, make
         return make

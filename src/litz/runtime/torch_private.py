@@ -149,17 +149,18 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return address(a) == address(b)
 
 
-def another_fake(like: type[_Fake], memory: torch.Tensor, state: Mapping[str, Any]) -> _Fake:
+def another_fake(
+    like: type[_Fake], memory: torch.Tensor, device: torch.device, state: Mapping[str, Any]
+) -> _Fake:
     """What ``FakeTensor(mode, memory, device)`` is, in a fifth of the time.
 
     like: the class.  memory: on the device meta.  state: the attributes of such a tensor of that
     mode and device, from when it was made.
     """
-    device, mode = state["_fake_device"], state["fake_mode"]
     made: Any = torch.Tensor._make_subclass(
         like, memory, False, dispatch_device=True, device_for_backend_keys=device
     )
-    if mode._allow_unsafe_data_ptr_access:
+    if state["fake_mode"]._allow_unsafe_data_ptr_access:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
     else:
         torch._C._set_throw_on_mutable_data_ptr(made)
