@@ -28,9 +28,8 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         b = program.buffers.get(name)
         if b is None or b.kind != "input" or name not in used:
             continue  # what only comes and goes may be anything: tokens of effects are None
-        laid = _laid(b.shape, b.strides, b.dtype, b.device)
-        on = name not in looked_into
-        found.append(Argument(position, name, *laid, name in writes, on))
+        uses = name in writes, name not in looked_into
+        found.append(Argument(position, name, *_laid(b.shape, b.strides, b.dtype, b.device), *uses))
     return tuple(found)
 
 
@@ -39,8 +38,7 @@ def _laid(
     shape: tuple[Expr, ...], strides: tuple[Expr, ...], dtype: DType, device: str
 ) -> tuple[torch.dtype, torch.device, tuple[int | None, ...], tuple[int | None, ...]]:
     """What an argument that lies so has to be: the strides of one element or none do not count."""
-    sizes = _known(shape)
-    steps = zip(sizes, _known(strides), strict=True)
+    steps = zip(sizes := _known(shape), _known(strides), strict=True)
     counted = tuple(None if size in (0, 1) else step for size, step in steps)
     return to_torch(dtype), torch.device(device), sizes, counted
 

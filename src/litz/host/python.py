@@ -324,10 +324,9 @@ class _Printer:
         values = [any(there) and not on_device for on_device in there]
         places = [holder(b, self.owner) for b in buffers]
         owners = [owner for owner, _ in places]
-        pointers: dict[str, str] = {}
+        pointers = dict(self.pointer)
         for owner in dict.fromkeys(owners):
-            if (known := self.pointer.get(owner)) is not None:
-                pointers[owner] = known
+            if owner in pointers:
                 continue
             pointers[owner] = self._pointer(owner)
             if owners.count(owner) > 1:

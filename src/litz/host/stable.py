@@ -123,14 +123,6 @@ def _as(value: Any, kind: int) -> object:
 
 def direct_number(overload: object, args: Sequence[object], device: str = "cpu") -> int:
     """The C function that computes an operator, as a plan says it (``DIRECT``); -1 for none."""
-    if (number := _direct(overload)) < 0:
-        return -1
-    floats = all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
-    return 2 * number + (device != "cpu") if floats else -1
-
-
-@lru_cache(maxsize=1024)
-def _direct(overload: object) -> int:
-    """Which of ``DIRECT`` an operator is; -1 for none."""
     name = str(overload)
-    return DIRECT.index(name) if name in DIRECT else -1
+    floats = all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
+    return 2 * DIRECT.index(name) + (device != "cpu") if floats and name in DIRECT else -1

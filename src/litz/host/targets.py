@@ -49,14 +49,8 @@ class Target:
 
 def plain_target(extern: Extern) -> Target:
     """The callable as it is."""
-    if isinstance(extern.target, torch._ops.OpOverload):
-        return _plain_target(extern.target, extern.target_name)
-    return Target(_quick(_torch_path(extern.target, extern.target_name)), extern.target)
-
-
-@lru_cache(maxsize=1024)
-def _plain_target(target: torch._ops.OpOverload, name: str) -> Target:
-    return Target(_quick(_torch_path(target, name)), target)
+    path = _torch_path(extern.target, extern.target_name)
+    return Target(_quick(path), extern.target)
 
 
 def number_text(target: object, args: Sequence[str]) -> str | None:
