@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.node import map_arg
 from torch.nn import functional
@@ -18,6 +19,7 @@ from litz import dynamo
 from litz.backend import compile_with
 from litz.options import make_options
 from litz.regions import find
+from litz.regions.memory import Fakes
 from litz.regions.place import _Call
 from litz.runtime.torch_private import storage_address
 from litz.stages import Stages
@@ -544,3 +546,21 @@ def test_where_to_cut_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     check(program, [X], "10 x 9 calls")
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_fake_tensors_are_made_as_pytorch_makes_them(device: str) -> None:
+    memory = torch.empty(40, device="meta").untyped_storage()
+    view = torch.empty(0, device="meta").set_(memory, 3, (5, 4), (1, 5))
+    mode = FakeTensorMode()
+    like = torch.empty_strided((5, 4), (1, 5), device="meta")
+    x = FakeTensor(mode, like, torch.device(device))
+    wanted = FakeTensor(mode, view, x.device)
+    made = Fakes().like(x)(memory, 3)
+    alone = Fakes().like(x)(None)
+    assert type(made) is FakeTensor and vars(made) == vars(wanted)
+    assert str(torch._C._dispatch_keys(made)) == str(torch._C._dispatch_keys(wanted))
+    assert storage_address(made.untyped_storage()) == storage_address(memory)
+    assert (made.storage_offset(), made.shape, made.stride()) == (3, wanted.shape, wanted.stride())
+    assert alone.untyped_storage().nbytes() == x.untyped_storage().nbytes()
+    assert not alone.requires_grad and alone.device == x.device

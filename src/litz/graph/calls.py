@@ -23,7 +23,9 @@ def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
     return n.args[position] if position < len(n.args) else n.kwargs.get(name, default)
 
 
-def copied(n: Node, graph: Graph, given: Callable[[Node], Node], name: str | None = None) -> Node:
+def copied(
+    n: Node, graph: Graph, given: Callable[[Node], Node | None], name: str | None = None
+) -> Node:
     """A call like another, where the graph inserts.  given: what it reads in place of a node.
 
     Arguments come after the call: PyTorch looks for open sizes in those that it is made with, which
@@ -31,10 +33,18 @@ def copied(n: Node, graph: Graph, given: Callable[[Node], Node], name: str | Non
     """
     args, kwargs = map_arg((n.args, n.kwargs), given)
     new = graph.create_node(n.op, n.target, name=name)
-    new.args = args
-    if kwargs:
-        new.kwargs = kwargs
+    give(new, args, kwargs)
     return new
+
+
+def give(new: Node, args: object, kwargs: object) -> None:
+    """Give a node that has just been made its arguments.
+
+    An assignment would also move it to the end of the graph's table, where it is.
+    """
+    object.__setattr__(new, "args", args)
+    if kwargs:
+        object.__setattr__(new, "kwargs", kwargs)
 
 
 def op_name(target: object) -> str:

@@ -26,7 +26,8 @@ def literal(x: object, of_node: Callable[[Node], object]) -> object:
     if kind is int or x is None:
         return kind, x
     if isinstance(x, (tuple, list)):
-        return (kind, *[literal(e, of_node) for e in x])
+        # Most are nodes: they go without a call of their own.
+        return (kind, *[of_node(e) if type(e) is Node else literal(e, of_node) for e in x])
     if isinstance(x, dict):
         return literal(tuple(x.items()), of_node)
     if isinstance(x, slice):

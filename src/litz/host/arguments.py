@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 
 from litz.host.aliasing import read_by_strides, touched, written
-from litz.index import Expr
+from litz.index import Const, Expr
+from litz.ir.dtype import DType
 from litz.ir.program import Extern, Program
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import Argument
@@ -26,17 +28,20 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         b = program.buffers.get(name)
         if b is None or b.kind != "input" or name not in used:
             continue  # what only comes and goes may be anything: tokens of effects are None
-        shape = _known(b.shape)
-        strides = tuple(
-            None if size in (0, 1) else stride
-            for size, stride in zip(shape, _known(b.strides), strict=True)
-        )
-        device = torch.device(b.device)
-        dtype = to_torch(b.dtype)
-        on = name not in looked_into
-        found.append(Argument(position, name, dtype, device, shape, strides, name in writes, on))
+        uses = name in writes, name not in looked_into
+        found.append(Argument(position, name, *_laid(b.shape, b.strides, b.dtype, b.device), *uses))
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
+def _laid(
+    shape: tuple[Expr, ...], strides: tuple[Expr, ...], dtype: DType, device: str
+) -> tuple[torch.dtype, torch.device, tuple[int | None, ...], tuple[int | None, ...]]:
+    """What an argument that lies so has to be: the strides of one element or none do not count."""
+    steps = zip(sizes := _known(shape), _known(strides), strict=True)
+    counted = tuple(None if size in (0, 1) else step for size, step in steps)
+    return to_torch(dtype), torch.device(device), sizes, counted
+
+
 def _known(exprs: Iterable[Expr]) -> tuple[int | None, ...]:
-    return tuple(int(str(e)) if e.is_const else None for e in exprs)
+    return tuple(int(e) if isinstance(e, Const) else None for e in exprs)

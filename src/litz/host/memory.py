@@ -183,7 +183,7 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
     """The segments, small enough that allocating ahead and freeing late keeps to the peak."""
     todo = list(_runs(p))[::-1]
     spans = _Spans(p)
-    given = summed(p.given, p.times.end)
+    given, limit = summed(p.given, p.times.end), p.peak + slack
     while todo:
         first, last = todo.pop()
         if first == last and not _native(p, first):
@@ -191,7 +191,7 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
             continue
         inside, scratch, places = _pool(p, spans.at(first, last), first, last)
         held = spans.held(first, last) - sum(b.nbytes for b in inside)
-        if last > first and held + scratch + given[first] > p.peak + slack:
+        if last > first and held + scratch + given[first] > limit:
             middle = (first + last) // 2
             todo += [(middle + 1, last), (first, middle)]
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 import torch
@@ -334,10 +334,9 @@ class _Printer(Words):
                 words[named].append(self.thing(a.name))
             words[named].extend([a.type, *self.value(a.value)])
         assert isinstance(overload, torch._ops.OpOverload)
-        name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
+        name, part, returns = _spelled(overload)
         direct = direct_number(overload, e.args, e.device)
         operator = [self.thing(name), self.thing(part), target, direct]
-        returns = len(overload._schema.returns)
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
         self.words += [len(results), *results, e.single]
         return True
@@ -439,6 +438,13 @@ class _Printer(Words):
             packed(self.words),
             names,
         )
+
+
+@lru_cache(maxsize=1024)
+def _spelled(overload: torch._ops.OpOverload) -> tuple[str, str, int]:
+    """An operator's name and its overload's, and how many results it has."""
+    name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
+    return name, part, len(overload._schema.returns)
 
 
 def _identity(value: Value) -> object:

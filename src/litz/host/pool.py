@@ -83,6 +83,8 @@ def pack(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, 
     that are free early with the other, so the better is kept.  The scratch memory goes by the empty
     name.
     """
+    if not items:
+        return {}, 0
     forth = sorted(items, key=lambda i: (-i.nbytes, i.birth))
     back = sorted(items, key=lambda i: (-i.nbytes, -i.death))
     return min((_place(order, hosts) for order in (forth, back)), key=lambda found: found[1])

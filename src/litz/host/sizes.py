@@ -14,17 +14,17 @@ LARGE_BYTES: Final = 4 << 20
 
 def byte_size(b: Buffer) -> Expr:
     """Bytes from the first element of a buffer to behind its last."""
-    return _extent(b.shape, b.strides) * b.dtype.bytes
+    return _size(b.shape, b.strides, b.dtype.bytes)
 
 
 @lru_cache(maxsize=1024)
-def _extent(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
+def _size(shape: tuple[Expr, ...], strides: tuple[Expr, ...], each: int) -> Expr:
     if any(d is const(0) for d in shape):
         return const(0)
     elements = as_expr(1)
     for extent, stride in zip(shape, strides, strict=True):
         elements = elements + (extent - 1) * stride
-    return elements
+    return elements * each
 
 
 def hinted_bytes(b: Buffer) -> int:

@@ -278,6 +278,18 @@ def op(name: str, *args: Node, to: DType | None = None) -> Node:
     return _made(key, n)
 
 
+def _same_op(n: Op, args: tuple[Node, ...]) -> Op:
+    """``n`` of other arguments of the same types, over the same variables."""
+    key = ("op", n.name, n.param, args)
+    found: Op | None = find(key)
+    if found is not None:
+        return found
+    new = Op.__new__(Op)
+    new.name, new.param, new.dtype, new.vars = n.name, n.param, n.dtype, n.vars
+    new.args, new.key = args, key
+    return _made(key, new)
+
+
 def cast(value: Node, to: DType) -> Node:
     """Convert to ``to``; the identity where the type already fits, folded for literals."""
     if value.dtype is to:
@@ -477,7 +489,8 @@ class Rewriter:
         if args == n.args and not isinstance(n, Reduce):
             return n
         if isinstance(n, Op):
-            return op(n.name, *args, to=n.param)
+            renames = self.indices is None and self.replace is None
+            return _same_op(n, args) if renames else op(n.name, *args, to=n.param)
         if isinstance(n, Masked):
             return masked(*args)
         assert isinstance(n, Reduce)

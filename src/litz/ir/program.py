@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from litz.dataclass import dataclass
@@ -105,23 +105,29 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``."""
+    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``.
+
+    read: the buffers that it reads, once somebody has asked.
+    """
 
     name: str
     axes: tuple[Expr, ...]
     reduce_axes: tuple[Expr, ...]
     stores: tuple[Store, ...]
     device: str
+    read: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def reads(self) -> tuple[Load, ...]:
         return loads(r for s in self.stores for r in s.roots())
 
     def read_buffers(self) -> tuple[str, ...]:
-        names = {n.buffer: None for n in self.reads()}
-        for s in self.stores:  # an update reads what it updates
-            if s.mode != "set":
-                names[s.buffer] = None
-        return tuple(names)
+        if self.read is None:
+            names = {n.buffer: None for n in self.reads()}
+            for s in self.stores:  # an update reads what it updates
+                if s.mode != "set":
+                    names[s.buffer] = None
+            return noted_reads(self, names)
+        return self.read
 
     def write_buffers(self) -> tuple[str, ...]:
         return tuple({s.buffer: None for s in self.stores})
@@ -182,6 +188,7 @@ class Extern:
     ``out`` is the part of the output's buffer that it fills, if not all.  What a named argument
     views of an output is filled too, and not read.
     mutates: buffers that it writes in place.  reason: why it is not a loop nest.
+    read: as of ``Nest``.
     """
 
     name: str
@@ -199,6 +206,7 @@ class Extern:
     origins: tuple[str, ...] = ()
     sizes: tuple[tuple[Expr, int, int], ...] = ()
     checks: tuple[tuple[Expr, int, int], ...] = ()
+    read: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def is_number(self) -> bool:
@@ -230,11 +238,20 @@ class Extern:
             yield from _refs(a)
 
     def read_buffers(self) -> tuple[str, ...]:
-        return tuple({r.buffer: None for r in self.refs()})
+        if self.read is None:
+            return noted_reads(self, (r.buffer for r in self.refs()))
+        return self.read
 
     def write_buffers(self) -> tuple[str, ...]:
         names = {o: None for o in self.outputs if o is not None}
         return (*names, *(m for m in self.mutates if m not in names))
+
+
+def noted_reads(n: Nest | Extern, names: Iterable[str]) -> tuple[str, ...]:
+    """What it shall answer from now on to who asks which buffers it reads: these, each once."""
+    found = tuple(dict.fromkeys(names))
+    object.__setattr__(n, "read", found)
+    return found
 
 
 def _refs(value: object) -> Iterator[TensorRef]:

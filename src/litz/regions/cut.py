@@ -174,9 +174,10 @@ def _long(
         like[new] = early
         return new
 
+    ends = dict.fromkeys(e for pair in edges[EARLY] for e in pair)
     for part in range(1, parts - 1):
+        named = {e: vertex(e, part) for e in ends}
         for (a, b), c in edges[EARLY].items():
-            u, v = vertex(a, part), vertex(b, part)
-            long.setdefault(u, {})[v] = c
-            long.setdefault(v, {})
+            long.setdefault(named[a], {})[named[b]] = c
+            long.setdefault(named[b], {})
     return long, like

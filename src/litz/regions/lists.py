@@ -20,11 +20,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.graph.calls import is_random
+from litz.graph.calls import give, is_random
 from litz.graph.columns import COLUMNS, Columns
 from litz.graph.runs import literal
 from litz.regions.find import NotEqual, metadata_of, on_lists, value, written
-from litz.regions.memory import Memory
+from litz.regions.memory import Fakes, Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import LazyGraphModule, address, in_transform
@@ -295,7 +295,8 @@ def _lengthened(
     """
     graph = Graph()
     first = {c: r for r, members in alike.items() for c in members}
-    memory = {c: Memory() for c in first}
+    fakes = Fakes()
+    memory = {c: Memory(fakes) for c in first}
     place: dict[Key, int] = {}  # the columns of what was traced
     made: dict[tuple[Node, int], Node] = {}  # its copies by column, -1 where all share it
     at: dict[Node, dict[int, int]] = {}  # the place of each column in a list of results
@@ -304,7 +305,7 @@ def _lengthened(
         if c >= 0 and c not in first:
             continue
         new = made[old, c] = graph.placeholder(f"arg{i}_1")
-        new.meta = {"val": value(n)}
+        new.meta["val"] = value(n)
         if c >= 0:
             place[old] = first[c]
             memory[c].note(old.meta["val"], value(n))
@@ -312,8 +313,8 @@ def _lengthened(
     def copy(n: Node, c: int, args: Any, kwargs: Any, val: Any) -> Node:
         name = re.sub(r"_\d+$", "", n.name)
         new = graph.create_node("call_function", n.target, name=name)
-        new.args, new.kwargs = args, kwargs  # see ``copied``
-        new.meta = {**n.meta, "val": val}
+        give(new, args, kwargs)  # see ``copied``
+        new.meta.update(n.meta, val=val)
         made[n, c] = new
         return new
 

@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 from litz.dataclass import dataclass
 from litz.graph.calls import copied
 from litz.regions.find import NotEqual, Repeat, value
-from litz.regions.memory import Memory
+from litz.regions.memory import Fakes, Memory
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import register_fake, tracing_mode
@@ -250,7 +250,7 @@ def reveal(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> Non
     own = graph.find_nodes(op="placeholder")
     if len(own) != len(inputs) or any("val" in own[i].meta for i in hidden):
         raise Unseen
-    memory = Memory(tracing_mode())
+    memory = Memory(Fakes(tracing_mode()))
     for old, new in zip(inputs, own, strict=True):
         if "val" in new.meta:
             memory.note(value(old), new.meta["val"])
@@ -324,13 +324,14 @@ def _forward(region: Region, n: Node, short: bool) -> tuple[Parts, dict[int, Nod
         inputs[region.hidden[i]] if i in region.hidden else next(shown)
         for i in range(len(region.inputs))
     ]
+    fakes = Fakes()
     for k, mark in _stay(region, short):
         read = [
             given[i] if j == OUTSIDE else parts[j if j in parts else 1][trace.results[i]]
             for j, i in region.reads[k]
         ]
         parts[k] = dict(zip(trace.inputs, read, strict=True))
-        _copy(trace.forward, parts[k], n, mark, FORWARD)
+        _copy(trace.forward, parts[k], n, mark, FORWARD, fakes)
     return parts, {i: parts[k][trace.results[o]] for i, (k, o) in enumerate(region.results)}
 
 
@@ -351,6 +352,7 @@ def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, N
     }
     place = {i: at for at, i in enumerate(sorted(known))}
     found: dict[int, Node] = {}
+    fakes = Fakes()
     for k, mark in reversed(_stay(region, short)):
         if variants[k] < 0:
             continue
@@ -358,7 +360,7 @@ def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, N
         early = [parts[k][c] for c in region.first.early]
         given = [arrived[k, o] for o, t in enumerate(key) if t is not None]
         copies = dict(zip((*trace.early, *trace.tangents), (*early, *given), strict=True))
-        _copy(trace.backward, copies, n, mark, BACKWARD)
+        _copy(trace.backward, copies, n, mark, BACKWARD, fakes)
         for (j, i), g in zip(region.reads[k], trace.gradients, strict=True):
             if g is not None and j == OUTSIDE:
                 found[place[i]] = copies[g]
@@ -368,20 +370,25 @@ def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, N
 
 
 def _copy(
-    nodes: Sequence[Node], copies: dict[Node, Node], instead: Node, part: int | None, kind: str
+    nodes: Sequence[Node],
+    copies: dict[Node, Node],
+    instead: Node,
+    part: int | None,
+    kind: str,
+    fakes: Fakes,
 ) -> None:
     """Copy calls of a trace to where ``instead`` stands.
 
     copies: of what they read; gets theirs.  part: which one they are marked as.
     """
-    memory = Memory()
+    memory = Memory(fakes)
     for old, new in copies.items():
         memory.note(old.meta["val"], new.meta["val"])
     meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
     number = cast(list[int], instead.args[1])[0]
     for i, n in enumerate(nodes):
         new = copies[n] = copied(n, instead.graph, copies.__getitem__)
-        new.meta = {**n.meta, **meta, "val": memory(n.meta["val"])}
+        new.meta.update(n.meta, **meta, val=memory(n.meta["val"]))
         if part is not None:
             new.meta[MARK] = (number, part, (kind, i))
 

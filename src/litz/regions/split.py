@@ -21,7 +21,7 @@ from litz.graph.aliasing import DESCRIPTIONS, told_of
 from litz.graph.calls import copied, higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
 from litz.regions.find import NotEqual
-from litz.regions.memory import laid_out
+from litz.regions.memory import Fakes
 from litz.regions.place import (
     BACKWARD,
     FORWARD,
@@ -173,9 +173,10 @@ def _without(graph: Graph, gone: set[Node], kept: Sequence[int]) -> Graph:
     for n in graph.nodes:
         idle = n.target is operator.getitem and n not in read and set(n.users) == {output}
         if n is not output and n not in gone and not idle:
-            copies[n] = new.node_copy(n, copies.get)
-    made = new.output(tuple(copies.get(results[i]) for i in kept))
-    made.meta = told_of(output, kept)
+            copies[n] = made = copied(n, new, copies.get, n.name)
+            made.meta.update(n.meta)
+    end = new.output(tuple(copies.get(results[i]) for i in kept))
+    end.meta = told_of(output, kept)
     return new
 
 
@@ -196,13 +197,16 @@ class _Like:
     """A call as each part between others has it.
 
     node: the second's.  offset, what: which node of which part it is; parts are counted from the
-    one among whose calls it stands.  reads: the same of what it reads of parts.
+    one among whose calls it stands.  reads: the same of what it reads of parts.  meta: its own, but
+    for ``val``, which ``make`` makes for a part.
     """
 
     node: Node
     offset: int
     what: What
     reads: Mapping[Node, tuple[int, What]]
+    meta: Mapping[str, Any]
+    make: Callable[[int], Any]
 
 
 class _Lengthening:
@@ -414,7 +418,9 @@ class _Lengthening:
                 raise NotEqual(f"{x.name} and {y.name} read different things")
         if shared & set(reads):
             raise NotEqual(f"{x.name} reads one value in two ways")
-        return _Like(x, one[0] - EARLY, one[1], reads)
+        meta = {k: v for k, v in x.meta.items() if k not in (MARK, "val")}
+        make = self.memory.maker(x.meta.get("val"), EARLY)
+        return _Like(x, one[0] - EARLY, one[1], reads, meta, make)
 
     def _add(self, graph: Graph, like: _Like, part: int, images: Images) -> None:
         n, reads = like.node, like.reads
@@ -430,9 +436,8 @@ class _Lengthening:
 
         images[key] = new = copied(n, graph, given, f"{n.name}_part{key[0]}")
         if key not in self.values:
-            self.values[key] = self.memory.value(n.meta.get("val"), EARLY, part)
-        new.meta = {**n.meta, "val": self.values[key]}
-        del new.meta[MARK]
+            self.values[key] = like.make(part)
+        new.meta.update(like.meta, val=self.values[key])
 
 
 class _Memory:
@@ -445,6 +450,7 @@ class _Memory:
     def __init__(
         self, long: _Long, key: Callable[[Node], tuple[int, What] | None], graphs: Sequence[Graph]
     ) -> None:
+        self.fakes = Fakes()
         self.owner: dict[int, tuple[int, What, int] | None] = {}
         self.home: dict[tuple[int, What, int], torch.UntypedStorage] = {}
         for graph in graphs:
@@ -463,24 +469,31 @@ class _Memory:
         if isinstance(x, FakeTensor):
             self.there[part, what, 0] = x.untyped_storage()
 
-    def value(self, x: Any, four: int, part: int) -> Any:
-        """Metadata like those of what stands among the calls of one of the four, for a part's."""
+    def maker(self, x: Any, four: int) -> Callable[[int], Any]:
+        """Makes metadata of parts, like those of what stands among the calls of one of the four."""
         if isinstance(x, tuple | list):
-            return type(x)(self.value(e, four, part) for e in x)
+            makers = [self.maker(e, four) for e in x]
+            return lambda part: type(x)(make(part) for make in makers)
         if not isinstance(x, FakeTensor):
-            return x
+            return lambda part: x
+        like, storage = self.fakes.like(x), x.untyped_storage()
         whose = self.owner.get(address(x))
         near = whose is not None and abs(whose[0] - four) <= 1
         if whose is None or not near or (EARLY, *whose[1:]) not in self.home:
-            return laid_out(x, x.untyped_storage())
-        at = part + whose[0] - four, *whose[1:]
-        made = laid_out(x, self.there.get(at))
-        self.there.setdefault(at, made.untyped_storage())
-        return made
+            return lambda part: like(storage)
+        later, what, i = whose[0] - four, *whose[1:]
+
+        def make(part: int) -> FakeTensor:
+            at = part + later, what, i
+            made = like(self.there.get(at))
+            self.there.setdefault(at, made.untyped_storage())
+            return made
+
+        return make
 
     def moved(self, x: Any, four: int, part: int) -> Any:
         """The same for what was there before: ``x`` where its memory is what it was."""
-        made = self.value(x, four, part)
+        made = self.maker(x, four)(part)
         old, new = leaves(x), leaves(made)
         tensors = (isinstance(a, FakeTensor) for a in old)
         same = (address(a) == address(b) for a, b, t in zip(old, new, tensors, strict=True) if t)
@@ -496,7 +509,8 @@ def _placeholders(graph: Graph, wanted: Sequence[tuple[Node | None, Node]]) -> l
         if known is None:
             with graph.inserting_before(anchor):
                 anchor = graph.create_node("placeholder", like.name, name=like.name)
-            anchor.meta = {k: v for k, v in like.meta.items() if k != MARK}
+            anchor.meta.update(like.meta)
+            anchor.meta.pop(MARK, None)
         else:
             anchor = known
         found.append(anchor)

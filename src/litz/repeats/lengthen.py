@@ -28,6 +28,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
     nest_roots,
+    noted_reads,
 )
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
 from litz.lowering.bindings import Handed
@@ -147,7 +148,7 @@ class _Lengthening:
             if f.name in ("outputs", "mutates"):
                 if len(x) != len(y) or not all(map(self._is_next_name, x, y)):
                     return False
-            elif f.name not in ("name", "origins") and not self._is_next(x, y):
+            elif f.compare and f.name not in ("name", "origins") and not self._is_next(x, y):
                 return False
         return True
 
@@ -355,10 +356,14 @@ def renamed(
         )
     rewrite = Rewriter(buffers=names, replace=partial(_draw_later, *later) if later else None)
     stores = tuple(map(rewrite.store, s.stores))
+    made: Group | Template
     if isinstance(s, Template):
         skeleton = replace(s.skeleton, slots=tuple(map(rewrite, s.skeleton.slots)))
-        return replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
-    return replace(s, name=name, origins=origins, stores=stores)
+        made = replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
+    else:
+        made = Group(name, s.axes, s.reduce_axes, stores, s.device, nodes=s.nodes, origins=origins)
+    noted_reads(made, (names[b] for b in s.read_buffers()))
+    return made
 
 
 def _draws(s: Step) -> bool:

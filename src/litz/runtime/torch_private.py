@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._library.custom_ops import CustomOpDef as CustomOpDef
@@ -28,6 +28,7 @@ from litz.dataclass import dataclass
 LazyGraphModule = _LazyGraphModule
 """A graph with its module, whose code is written when it is called first."""
 _Dims = Sequence[int]
+_Fake = TypeVar("_Fake", bound=torch.Tensor)
 
 
 def public_empty_strided_cpu(size: _Dims, stride: _Dims, dtype: torch.dtype, /) -> torch.Tensor:
@@ -146,6 +147,25 @@ def address(tensor: torch.Tensor) -> int:
 def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors, fake ones too, lie in one storage."""
     return address(a) == address(b)
+
+
+def another_fake(
+    like: type[_Fake], memory: torch.Tensor, device: torch.device, state: Mapping[str, Any]
+) -> _Fake:
+    """What ``FakeTensor(mode, memory, device)`` is, in a fifth of the time.
+
+    like: the class.  memory: on the device meta.  state: the attributes of such a tensor of that
+    mode and device, from when it was made.
+    """
+    made: Any = torch.Tensor._make_subclass(
+        like, memory, False, dispatch_device=True, device_for_backend_keys=device
+    )
+    if state["fake_mode"]._allow_unsafe_data_ptr_access:
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
+    else:
+        torch._C._set_throw_on_mutable_data_ptr(made)
+    vars(made).update(state)
+    return made  # type: ignore[no-any-return]
 
 
 def is_written(tensor: Any) -> bool:

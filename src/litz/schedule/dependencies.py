@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from litz.graph.calls import is_random, takes_objects
@@ -170,10 +170,12 @@ def touched(
     itself; who writes behind them writes all of it.
     """
     plain = memory or {s.name: memory_of(program, s) for s in steps}
+    times = Counter(b for _, writes in plain.values() for b in writes)
     writers: defaultdict[str, _Writers] = defaultdict(lambda: _Writers(program.root))
     for k, step in enumerate(steps):
         for b in plain[step.name][1]:
-            writers[b].add(k, step, b)
+            if times[b] > 1:
+                writers[b].add(k, step, b)
     parts = {
         b: {steps[k].name: f"{b}[{i}]" for i, k in enumerate(first)}
         for b, w in writers.items()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
@@ -228,15 +229,32 @@ class _Memory:
     def __post_init__(self) -> None:
         program = self.schedule.program
         self.memory = {step.name: memory_of(program, step) for step in self.schedule.steps}
-        self.last: dict[str, str] = {}  # the last step that uses a temporary
+
+    @cached_property
+    def last(self) -> Mapping[str, str]:
+        """The last step that uses a temporary."""
+        program = self.schedule.program
+        found: dict[str, str] = {}
         for name, both in self.memory.items():
             for own in both:
-                self.last.update(dict.fromkeys(own, name))
+                found.update(dict.fromkeys(own, name))
         for name in {program.root(r.buffer) for r in program.output_refs()}:
-            self.last.pop(name, None)
-        bytes_of = {n: bytes_hint(b) for n, b in program.buffers.items() if b.alias is None}
-        self.temps = {n: k for n, k in bytes_of.items() if program.buffers[n].kind == "temp"}
-        self.given = sum(bytes_of.values()) - sum(self.temps.values())
+            found.pop(name, None)
+        return found
+
+    @cached_property
+    def bytes_of(self) -> Mapping[str, int]:
+        buffers = self.schedule.program.buffers
+        return {n: bytes_hint(b) for n, b in buffers.items() if b.alias is None}
+
+    @cached_property
+    def temps(self) -> Mapping[str, int]:
+        buffers = self.schedule.program.buffers
+        return {n: k for n, k in self.bytes_of.items() if buffers[n].kind == "temp"}
+
+    @property
+    def given(self) -> int:
+        return sum(self.bytes_of.values()) - sum(self.temps.values())
 
     def bears(self, run: Sequence[Step], order: Sequence[Sequence[Step]]) -> bool:
         """Whether launches in this order need little more memory than the steps one by one."""
