@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from litz.index import Expr, Var, coefficient, const, min_, product, size_hint, substitute
-from litz.ir.body import Load, Op, Store, walk
+from litz.ir.body import Const, Load, Node, Op, Store, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.lanes.reuse import COSTLY
@@ -55,27 +55,29 @@ def fetches(
 
 def _of_places(stores: Sequence[Store], lane: Expr) -> tuple[Fetch, ...]:
     """Where later elements along the lane are changed, in more memory than is near."""
-    found = []
+    found, later = [], {lane: lane + EACH}
     for s in stores:
         if len(s.indirect) != 1 or s.mask is not None:
             continue
         ((data, value),) = s.indirect
-        nodes = list(walk((value,)))
-        numbers = [n for n in nodes if isinstance(n, Load)]
-        plain = all(n.name in PLAIN for n in nodes if isinstance(n, Op))
-        step, hi = coefficient(s.index, data), data.hi
-        if len(numbers) != 1 or not plain or step is None or not step.is_const or hi is None:
+        n = _number(value, lane)
+        step, apart = coefficient(s.index, data), coefficient(s.index, lane)
+        if n is None or apart is None or step is None or not step.is_const or data.hi is None:
             continue
-        (n,) = numbers
-        apart = coefficient(s.index, lane)
-        if n.indirect or coefficient(n.index, lane) is not const(1) or apart is None:
-            continue
-        if (hi + 1) * abs(int_value(step)) * s.value.dtype.bytes >= NEAR:
-            later = {lane: lane + EACH}
+        if (data.hi + 1) * abs(int_value(step)) * s.value.dtype.bytes >= NEAR:
             rest, at = substitute(s.index, {data: const(0), **later}), substitute(n.index, later)
             left = extent(lane) - lane - EACH
             found.append(Fetch(s.buffer, rest, True, n.buffer, at, step, apart, left))
     return tuple(found)
+
+
+def _number(value: Node, lane: Expr) -> Load | None:
+    """What is read for each lane, one behind the other, to tell a place."""
+    nodes = [n for n in walk((value,)) if not isinstance(n, Const)]
+    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
+    plain = sum(isinstance(n, Op) and n.name in PLAIN for n in nodes) == len(nodes) - 1
+    there = plain and len(loads) == 1 and coefficient(loads[0].index, lane) is const(1)
+    return loads[0] if there else None
 
 
 def _of_streams(stores: Sequence[Store], streamed: Sequence[int], lane: Expr) -> tuple[Fetch, ...]:
