@@ -316,6 +316,10 @@ def test_places_that_are_data_are_fetched_ahead() -> None:
         assert [str(f.left) for f in kernel.fetches] == (["68 - x1"] if size > 1 << 12 else [])
         again = parse_recipe(lanes.choose(plan, 16).text)
         assert isinstance(again, LaneRecipe) and again.kernels[0].fetches == kernel.fetches
+        inside = body.op("lt", body.index(y), body.const(I64, 50))
+        masked = body.masked(inside, value, body.const(I64, 0))
+        store = replace(store, indirect=((data, masked),))
+        assert lanes.choose(replace(plan, stores=(store,)), 16).kernels[0].fetches == ()
 
 
 def test_two_registers_where_operations_wait() -> None:
