@@ -61,6 +61,16 @@ def test_first_elements_alone(dtype: torch.dtype) -> None:
     assert ", 300, 300)" in source(lambda x: torch.sort(x)[0].cumsum(1)[:, :7], x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_first_of_long_rows(dtype: torch.dtype) -> None:
+    """Whether none of the later elements are among the first, few or all."""
+    x = rows(3, 40001, dtype=dtype)
+    x[1], x[2] = (x[0].sort(descending=down).values for down in (False, True))
+    for k in (1, 5, 40, 300):
+        agree(lambda x, k=k: torch.topk(x, k).values, x)
+    assert "r0 < 5;" in source(lambda x: torch.topk(x, 5), x)
+
+
 def test_places_are_of_the_elements() -> None:
     x = rows(40, 200)
     values, places = torch.compile(lambda x: torch.topk(x, 9), backend="litz")(x)

@@ -286,6 +286,51 @@ def test_short_rows_side_by_side_are_fetched_ahead() -> None:
     assert added(*(i << 21 for i in range(9))) == []  # more lines than may be asked for
 
 
+def test_streams_beside_arithmetic_are_fetched_ahead() -> None:
+    """Large ones; what goes past the caches is read ahead alone."""
+    found = []
+    for size, name in ((1 << 18, "erf"), (1 << 22, "erf"), (1 << 18, "neg"), (1 << 17, "erf")):
+        x = var("x0", size)
+        plan = moved(x, x, (x,))
+        store = Store("b1", x, body.op(name, body.load(F32, "b0", x)))
+        found.append(lanes.choose(replace(plan, stores=(store,)), 16).kernels[0].fetches)
+    assert [[(f.buffer, f.written) for f in some] for some in found] == [
+        [("b0", False), ("b1", True)],
+        [("b0", False)],
+        [],
+        [],
+    ]
+
+
+def test_places_that_are_data_are_fetched_ahead() -> None:
+    """Beyond the nearest cache; of a row's numbers as many are left as are behind the next ones."""
+    x = var("x0", ROWS)
+    for size in (1 << 12, 1 << 14):
+        y, data = var("x1", 100), symbol("t0", 0, size - 1)
+        at = x * 100 + y
+        value = body.op("check_index", body.load(I64, "b1", at), body.const(I64, size))
+        store = Store("b2", 3 * data + y, body.load(F32, "b0", at), "add", ((data, value),))
+        params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "inout"))
+        plan = KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y)
+        (kernel,) = lanes.choose(plan, 16).kernels
+        assert [str(f.left) for f in kernel.fetches] == (["68 - x1"] if size > 1 << 12 else [])
+        again = parse_recipe(lanes.choose(plan, 16).text)
+        assert isinstance(again, LaneRecipe) and again.kernels[0].fetches == kernel.fetches
+        inside = body.op("lt", body.index(y), body.const(I64, 50))
+        masked = body.masked(inside, value, body.const(I64, 0))
+        store = replace(store, indirect=((data, masked),))
+        assert lanes.choose(replace(plan, stores=(store,)), 16).kernels[0].fetches == ()
+
+
+def test_two_registers_where_operations_wait() -> None:
+    found = []
+    for size, name, dtype in ((1 << 14, "erf", F32), (1 << 13, "erf", F32), (1 << 14, "neg", F32)):
+        x = var("x0", size)
+        store = Store("b1", x, body.op(name, body.load(dtype, "b0", x)))
+        found.append(lanes.width(replace(moved(x, x, (x,), dtype), stores=(store,)), 16))
+    assert found == [32, 16, 16]
+
+
 def test_vectors_are_no_wider_than_their_dim() -> None:
     """Elements of 16 bits that are but moved fill registers."""
     found = []

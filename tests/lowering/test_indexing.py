@@ -312,6 +312,16 @@ def test_products_of_many_numbers_at_a_place(places: int) -> None:
     assert [type(n) is Extern for n in found.program.nodes][:1] == [places == 2]
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+def test_scatter_into_more_than_is_near(dim: int, index: torch.dtype) -> None:
+    """Places are fetched ahead, but not those of numbers behind the last."""
+    x = torch.randn(301, 303)
+    i = torch.randint(0, 301, x.shape).to(index)
+    check(lambda x, i: torch.zeros_like(x).scatter_add(dim, i.long(), x), x, i)
+    check(lambda x, i: x.flatten().clone().index_put((i,), x[0], accumulate=True), x, i[0])
+
+
 def test_scatter_edges() -> None:
     check(lambda x, i, s: x.scatter(0, i, s), torch.randn(()), torch.tensor(0), torch.randn(()))
     check(lambda x, i, s: x.scatter_add(0, i[:0], s), torch.randn(5, 6), S, torch.randn(2, 6))

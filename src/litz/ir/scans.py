@@ -51,19 +51,19 @@ def wanted_of(n: Scan, stores: Sequence[Store]) -> int | None:
         if n not in below:
             continue
         folds = (m for m in below if m is not n and isinstance(m, (Scan, Reduce)))
-        limit = _limit(s.mask, n.axis)
+        limit = first_points(s.mask, n.axis)
         if limit is None or any(n in walk(m.args) for m in folds):
             return None
         most = max(most, limit)
     return most
 
 
-def _limit(mask: Node | None, axis: Expr) -> int | None:
+def first_points(mask: Node | None, axis: Expr) -> int | None:
     """How many first points of a loop a mask allows at most."""
     if not isinstance(mask, Op):
         return None
     if mask.name == "and_":
-        known = [x for x in (_limit(a, axis) for a in mask.args) if x is not None]
+        known = [x for x in (first_points(a, axis) for a in mask.args) if x is not None]
         return min(known, default=None)
     a, b = mask.args[0], mask.args[-1]
     if mask.name == "lt" and isinstance(a, Index) and a.expr is axis and isinstance(b, Const):

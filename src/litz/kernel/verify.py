@@ -209,7 +209,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     named = [x.of for x in k.chunks] + [x.of for x in k.copies]
     yield from _known(nodes, (*k.kept, *k.turned, *k.branches, *(n for of in named for n in of)))
     params = {p.name for p in plan.params}
-    strange = (f.buffer for f in k.fetches if f.buffer not in params)
+    named_there = (x for f in k.fetches for x in (f.buffer, f.data) if x)
+    strange = (x for x in named_there if x not in params)
     yield from (f"{name} is fetched, but no parameter" for name in strange)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)

@@ -63,10 +63,12 @@ class Limit:
 
 
 # A network walks over a row some log(n)^2 / 2 times, which should stay in the nearer caches; ATen
-# partitions it a few times where one element is asked for, and walks once over it for a few.
+# partitions it a few times where one element is asked for.  The first few take a walk over all, in
+# memory for their ranks.
 ALL: Final = Limit({d.I32: 1 << 15, d.I64: 1 << 14}, "a sort of long rows: ATen computes it")
 ONE_OF: Final = Limit({d.I32: 1 << 13, d.I64: 1 << 12}, "one of a long row: ATen partitions it")
-FIRST: Final = Limit({d.I32: 1 << 14, d.I64: 1 << 10}, "the first of long rows: ATen selects them")
+FIRST: Final = Limit({d.I32: 1 << 20, d.I64: 1 << 20}, "the first of long rows: ATen selects them")
+MOST: Final = 1 << 10  # that are few
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def topk(
         return known
     if (parts := _in_parts(ctx, x, dim, count, largest)) is not None:
         return parts
-    found = rows(ctx, x, dim, FIRST, largest)
+    few = isinstance(count, int) and count <= MOST
+    found = rows(ctx, x, dim, FIRST if few else ALL, largest)
     at = found.own[dim]
     mask = op("lt", body.index(at), number(d.I64, count))
     return found.results(found.at(at), mask)

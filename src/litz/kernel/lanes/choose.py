@@ -43,6 +43,8 @@ SHORT_ROW = 1 << 10  # elements of a row that no thread shares
 LONG_ROW = 1 << 17  # elements of a row that is worth scanning in parts
 PART = 1 << 14  # elements of such a part
 FUNCTION = 8  # additions that are worth a call
+MANY = 1 << 14  # points for which the second takes no longer to compile than it saves
+PAIRED = 64  # additions of two vectors that registers have room for in turn
 INLINED = 1000  # additions in all functions that a body has inlined: g++ needs their square
 
 
@@ -83,7 +85,8 @@ def width(plan: KernelPlan, lanes: int) -> int:
     """Lanes of a plan's vectors: as many as fill a register with the widest of its elements.
 
     8 at least; with 16-bit elements twice as many only where they are but moved: what computes with
-    them does so in 32.  No more than the lane dim has: a vector that is never whole costs the most.
+    them does so in 32.  Twice as many where operations wait for each other.  No more than the lane
+    dim has: a vector that is never whole costs the most.
     """
     nodes = tuple(walk(roots(plan.stores)))
     narrow = any(p.dtype.bits < 64 for p in plan.params) or any(
@@ -92,10 +95,24 @@ def width(plan: KernelPlan, lanes: int) -> int:
     along = [n for n in (*nodes, *(s.value for s in plan.stores)) if plan.lane in n.vars]
     moved = all(isinstance(n, Load) and n.dtype.bits <= 16 for n in along)
     wanted = 2 * lanes if moved and along else lanes if narrow else lanes // 2
+    if not plan.reduced and plan.tile is None and wanted <= _paired(plan, along):
+        wanted *= 2
     most = size_hint(extent(plan.lane), wanted) if plan.lane is not None else wanted
     while wanted > 8 and most < wanted:
         wanted //= 2
     return max(8, wanted)
+
+
+def _paired(plan: KernelPlan, nodes: Sequence[Node]) -> int:
+    """Up to how many lanes a vector has two registers; 0 where it has one.
+
+    A function's steps follow from each other, and a processor holds few of them ready: of two
+    vectors in turn each other one need not wait.  32 lanes of 16 bits take more to convert.
+    """
+    costs = [op_row(n.name).cost for n in nodes if isinstance(n, Op)]
+    waits = FUNCTION <= max(costs, default=0) and sum(costs) <= PAIRED
+    waits = waits and size_hint(product(extent(d.var) for d in plan.dims), 0) >= MANY
+    return waits * (8 if any(p.dtype.bits == 16 for p in plan.params) else 16)
 
 
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
@@ -159,7 +176,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
             and not totals
             and _ahead(nodes, space, reduces, passes)
         ),
-        fetches(stores, space, lanes) if form == "rows" and not cut else (),
+        fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
         turned,
         turned_stores,
         called=_called(uses),

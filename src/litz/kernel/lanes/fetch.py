@@ -4,6 +4,11 @@ Rows within which data says what is read or written: a store that waits for its 
 that follow it.  While a loop walks along one row, it asks for the next in order.
 
 Several short rows at once: each is over before a machine takes it for a stream.
+
+What each lane changes at a place of its own: the numbers of the places are in memory long before.
+
+Streams beside arithmetic: a machine that fetches by itself stops at the end of a page, and while it
+computes it does not get far enough ahead to ask for the next.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from litz.index import Expr, Var, coefficient, const, min_, product, size_hint, substitute
-from litz.ir.body import Load, Store, walk
+from litz.ir.body import Const, Load, Node, Op, Store, walk
+from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import Fetch
+from litz.kernel.lanes.reuse import COSTLY
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import extent, int_value, roots
 
@@ -22,24 +29,92 @@ LINES = 8  # at most that are asked for at each vector
 SHORT = 1 << 10  # bytes of a row that is no stream
 FAR = 1 << 10  # bytes from what is read to what is fetched: memory takes longer than less
 LARGE = 1 << 20  # bytes that no cache near a core holds
+NEAR = 1 << 16  # bytes that the nearest cache does not hold
+EACH = 32  # elements from one that is changed to one whose place is fetched
+PLAIN = frozenset(("check_index", "cast", "where", "lt", "add"))  # that make places of numbers
+AHEAD = 1 << 11  # bytes from what is read of a stream to what is fetched
+LONG = 1 << 14  # bytes along the lane of a stream
+STREAMS = 4  # at most
 
 
-def fetches(stores: Sequence[Store], space: Space, lanes: int) -> tuple[Fetch, ...]:
-    """Those of each such row.  Empty where loops are not over rows, and along them."""
+def fetches(
+    stores: Sequence[Store], space: Space, lanes: int, streamed: Sequence[int] = ()
+) -> tuple[Fetch, ...]:
+    """Those of each such row, or of streams.  Empty where loops are not over rows, and along them.
+
+    streamed: places of stores that go past the caches.
+    """
     lane = space.lane
     around = [v for v in (*space.units, *space.serial) if v is not lane]
+    if lane is None or space.reduced:
+        return ()
     # Serial dims run within those that threads divide.
-    if lane is None or space.reduced or not around:
+    found = _of_rows(stores, lane, around[-1], lanes) if around else ()
+    return found or _of_places(stores, lane) or _of_streams(stores, streamed, lane)
+
+
+def _of_places(stores: Sequence[Store], lane: Expr) -> tuple[Fetch, ...]:
+    """Where later elements along the lane are changed, in more memory than is near."""
+    found, later = [], {lane: lane + EACH}
+    for s in stores:
+        if len(s.indirect) != 1 or s.mask is not None:
+            continue
+        ((data, value),) = s.indirect
+        n = _number(value, lane)
+        step, apart = coefficient(s.index, data), coefficient(s.index, lane)
+        if n is None or apart is None or step is None or not step.is_const or data.hi is None:
+            continue
+        if (data.hi + 1) * abs(int_value(step)) * s.value.dtype.bytes >= NEAR:
+            rest, at = substitute(s.index, {data: const(0), **later}), substitute(n.index, later)
+            left = extent(lane) - lane - EACH
+            found.append(Fetch(s.buffer, rest, True, n.buffer, at, step, apart, left))
+    return tuple(found)
+
+
+def _number(value: Node, lane: Expr) -> Load | None:
+    """What is read for each lane, one behind the other, to tell a place."""
+    nodes = [n for n in walk((value,)) if not isinstance(n, Const)]
+    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
+    plain = sum(isinstance(n, Op) and n.name in PLAIN for n in nodes) == len(nodes) - 1
+    there = plain and len(loads) == 1 and coefficient(loads[0].index, lane) is const(1)
+    return loads[0] if there else None
+
+
+def _of_streams(stores: Sequence[Store], streamed: Sequence[int], lane: Expr) -> tuple[Fetch, ...]:
+    """What is read and written along the lane, where the arithmetic is worth it."""
+    nodes = list(walk(roots(stores)))
+    if sum(op_row(n.name).cost for n in nodes if isinstance(n, Op)) < COSTLY:
         return ()
     found: dict[Fetch, None] = {}
+    for n in nodes:
+        if isinstance(n, Load) and _is_stream(n, n.dtype.bytes, lane):
+            found[Fetch(n.buffer, n.index + AHEAD // n.dtype.bytes)] = None
+    for i, s in enumerate(stores):
+        width = s.value.dtype.bytes
+        if i not in streamed and s.mode == "set" and _is_stream(s, width, lane):
+            found[Fetch(s.buffer, s.index + AHEAD // width, True)] = None
+    return tuple(found) if len(found) <= STREAMS else ()
+
+
+def _is_stream(access: Load | Store, width: int, lane: Expr) -> bool:
+    if access.indirect or coefficient(access.index, lane) is not const(1):
+        return False
+    loops = (v for v in access.index.free if isinstance(v, Var))
+    bytes = size_hint(product(map(extent, loops)), 0) * width
+    return bytes >= LARGE and size_hint(extent(lane), 0) * width >= LONG
+
+
+def _of_rows(stores: Sequence[Store], lane: Expr, across: Expr, lanes: int) -> tuple[Fetch, ...]:
+    """Of rows within which data says what is read or written, or of several short ones."""
+    found: dict[Fetch, None] = {}
     for s in stores:
-        ends = _next(s, s.value.dtype.bytes, lane, around[-1], lanes)
+        ends = _next(s, s.value.dtype.bytes, lane, across, lanes)
         found.update((Fetch(s.buffer, at, True), None) for at in ends)
     for n in walk(roots(stores)):
         if isinstance(n, Load):
-            ends = _next(n, n.dtype.bytes, lane, around[-1], lanes)
+            ends = _next(n, n.dtype.bytes, lane, across, lanes)
             found.update((Fetch(n.buffer, at), None) for at in ends)
-    return tuple(found) or _of_short_rows(stores, lane, around[-1], lanes)
+    return tuple(found) or _of_short_rows(stores, lane, across, lanes)
 
 
 def _of_short_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from litz.dataclass import dataclass
-from litz.index import Expr
+from litz.index import Expr, const
 from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
 from litz.kernel.passes import Pass
@@ -50,11 +50,20 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Memory at ``index``, which is asked for at every vector.  written: to be changed there."""
+    """Memory at ``index``, which is asked for at every vector.  written: to be changed there.
+
+    data: integers, if any: of those from ``at`` on, ``left`` in all, each lane's next one times
+    ``step`` is added, and ``apart`` for each lane before.
+    """
 
     buffer: str
     index: Expr
     written: bool = False
+    data: str = ""
+    at: Expr = const(0)
+    step: Expr = const(0)
+    apart: Expr = const(0)
+    left: Expr = const(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from litz.index import Expr, ceildiv, coefficient, const, min_, product, render,
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
-from litz.ir.scans import carried
+from litz.ir.scans import carried, first_points
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.pieces import pieces
 from litz.kernel.lanes.recipe import LanePlan
@@ -500,13 +500,21 @@ class TreeBuilder(Placer):
         self.reduce_first(roots(self.stores), scope)
         puts = self.puts(self.flat_stores(), scope)
         for p, dims, stores in self.last_passes():
+            self.ranges = {v: r for v in dims if (r := self.stored(v, stores, scope)) is not None}
             levels, _ = self.open_levels(dims, scope)
+            self.ranges = {}
             inner = levels[-1].scope
             inner.body.extend(self.puts(stores, inner))
             self.fetch_in(p)
             self.close(levels)
             self.next_row = None
         scope.body.extend(puts)
+
+    def stored(self, v: Expr, stores: Sequence[Store], scope: Scope) -> DimRange | None:
+        """The first points along ``v``, where stores are masked elsewhere."""
+        known = [first_points(s.mask, v) for s in stores]
+        most = max((n for n in known if n is not None), default=0)
+        return None if None in known else DimRange(const(0), const(most), most, scope.depth)
 
     def flat_stores(self) -> list[Store]:
         """Those of the point itself."""

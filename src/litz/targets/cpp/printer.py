@@ -69,8 +69,14 @@ class Printer:
         self.line(spell.put(s))
 
     def visit_ask(self, s: tree.Ask, spell: Speller, _: int) -> None:
-        how = "1, 3" if s.fetch.written else "0, 2"
-        at = f"{s.fetch.buffer} + ({spell.index(s.fetch.index)})"
+        f = s.fetch
+        how = "1, 3" if f.written else "0, 2"
+        at = f"{f.buffer} + ({spell.index(f.index)})"
+        if f.data:
+            places = f"{f.data} + ({spell.index(f.at)})"
+            given = ", ".join((at, places, *map(spell.index, (f.step, f.apart, f.left))))
+            self.line(f"litz::ask_each<{self.kernel.lanes}>({given});")
+            return
         self.line(f"__builtin_prefetch({at}, {how});")
 
     def visit_line(self, s: tree.Line, *_: object) -> None:

@@ -243,6 +243,14 @@ LITZ_FN void put_each(T* p, Vec<T, N> v, Vec<bool, N> m, F index) {
   }
 }
 
+// Ask for where N elements from p on are to be changed, if there are as many left.
+template <int N, class T, class I>
+LITZ_FN void ask_each(T* p, const I* places, i64 step, i64 apart, i64 left) {
+  if (left < N) return;
+  LITZ_UNROLL
+  for (int j = 0; j < N; j++) __builtin_prefetch(p + places[j] * step + j * apart, 1, 3);
+}
+
 // ---- checks
 
 LITZ_FN i64 check_index(i64 i, i64 size, int& bad) {

@@ -1,4 +1,4 @@
-// Sorts of integers in ascending order, by networks (Batcher, 1968): no step depends on data.
+// Sorts of integers in ascending order, by networks (Batcher, 1968).
 #pragma once
 #include <litz/load.h>
 
@@ -74,32 +74,60 @@ template <int N> LITZ_FN i64 padded(i64 n) {
   return room;
 }
 
-// A row of n elements, of which the first `wanted` are needed, in memory for padded<N>(n).
-template <int N, class T> LITZ_FN void sort_row(T* a, i64 n, i64 wanted) {
-  const i64 whole = padded<N>(n), kept = padded<N>(wanted);
-  for (i64 i = n; i < whole; i++) a[i] = (T)(((u64)1 << (8 * sizeof(T) - 1)) - 1);
-  for (i64 i = 0; i < whole; i += N) store(a + i, detail::sorted<1>(load<N>(a + i)));
-  for (i64 size = N; size < kept; size *= 2) {
+namespace detail {
+// All of a whole row.
+template <int N, class T> LITZ_FN void sort_whole(T* a, i64 whole) {
+  for (i64 i = 0; i < whole; i += N) store(a + i, sorted<1>(load<N>(a + i)));
+  for (i64 size = N; size < whole; size *= 2) {
     for (i64 at = 0; at < whole; at += 2 * size) {
       // Both halves are in order: the lower elements of both come first, then the others.
       for (i64 i = at, j = at + 2 * size - N; i < j; i += N, j -= N) {
-        auto low = load<N>(a + i), high = detail::crossed<N - 1>(load<N>(a + j));
-        detail::exchange(low, high);
+        auto low = load<N>(a + i), high = crossed<N - 1>(load<N>(a + j));
+        exchange(low, high);
         store(a + i, low);
-        store(a + j, detail::crossed<N - 1>(high));
+        store(a + j, crossed<N - 1>(high));
       }
     }
-    detail::settle<N>(a, whole, size);
+    settle<N>(a, whole, size);
   }
-  // Of two blocks the lower elements are kept, next to those of the blocks before.
-  for (i64 room = whole / 2; room >= kept; room /= 2) {
-    for (i64 i = 0; i < room; i += N) {
-      const i64 at = i % kept, pair = 2 * (i - at);
-      const auto high = detail::crossed<N - 1>(load<N>(a + pair + 2 * kept - N - at));
-      store(a + i, detail::min2(load<N>(a + pair + at), high));
-    }
-    detail::settle<N>(a, room, kept);
+}
+// Of two whole rows, the first in order, the lower elements.
+template <int N, class T> LITZ_FN void take_in(T* a, T* more, i64 whole) {
+  sort_whole<N>(more, whole);
+  for (i64 i = 0; i < whole; i += N) {
+    const auto high = crossed<N - 1>(load<N>(more + whole - N - i));
+    store(a + i, min2(load<N>(a + i), high));
   }
+  settle<N>(a, whole, whole);
+}
+template <class T> LITZ_FN void fill_most(T* a, i64 from, i64 to) {
+  for (i64 i = from; i < to; i++) a[i] = (T)(((u64)1 << (8 * sizeof(T) - 1)) - 1);
+}
+}  // namespace detail
+
+// A row of n elements, of which the first `wanted` are needed, in memory for padded<N>(n).
+template <int N, class T> LITZ_FN void sort_row(T* a, i64 n, i64 wanted) {
+  const i64 whole = padded<N>(n), kept = padded<N>(wanted);
+  detail::fill_most(a, n, whole);
+  detail::sort_whole<N>(a, kept);
+  if (kept == whole) return;
+  // Vectors with an element below the last that is wanted gather behind those kept until they are
+  // as many; of most rows few are.
+  T *held = a + kept, last = a[wanted - 1];
+  i64 count = 0;
+  for (i64 i = kept; i < whole; i += N) {
+    const auto v = load<N>(a + i);
+    if (LITZ_LIKELY(!hany(v < Vec<T, N>(last)))) continue;
+    store(held + count, v);
+    count += N;
+    if (count < kept) continue;
+    detail::take_in<N>(a, held, kept);
+    last = a[wanted - 1];
+    count = 0;
+  }
+  if (count == 0) return;
+  detail::fill_most(held, count, kept);
+  detail::take_in<N>(a, held, kept);
 }
 
 // N columns of n elements beside each other (merge exchange: Knuth, vol. 3, algorithm 5.2.2M).
