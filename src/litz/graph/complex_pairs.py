@@ -92,7 +92,8 @@ class _Rewriting:
         if n.meta["val"].dtype not in REAL or is_view_op(n.target) or computed:
             return computed
         made = bool(not given and n.all_input_nodes)
-        if n.target is aten.complex.default and all(a.op == "placeholder" for a in n.args):
+        given_parts = all(a.op == "placeholder" for a in n.all_input_nodes)
+        if n.target is aten.complex.default and given_parts:
             made = False  # ATen puts together what it is given in one call
         return made or any(map(self.goes_on, n.users))
 

@@ -78,9 +78,7 @@ class _Image:
         self.ctx, self.sizes = ctx, x.shape[-rank:]
         self.x = ctx.b.keep(x)
         self.lead = axes(ctx.shape)[:2]
-        self.within = [
-            padded and size.hi is not None and size.hi <= WHOLE for size in self.sizes
-        ]
+        self.within = [padded and size.hi is not None and size.hi <= WHOLE for size in self.sizes]
 
     def at(self, positions: Sequence[Node], shifts: Sequence[int] = ()) -> tuple[Node, Node]:
         """(whether whole positions lie inside, the element or 0).

@@ -29,8 +29,8 @@ from litz.ir.unfold import index_exprs
 from litz.kernel.lanes.access import access, uniform
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import as_index, extent, int_value, is_comparison, roots
-from litz.kernel.phases import Phases, normalised, phase
-from litz.kernel.plan import Dim, KernelPlan
+from litz.kernel.phases import Phases, normalised
+from litz.kernel.plan import KernelPlan
 from litz.kernel.unfold import settled
 
 MOST = 7  # pieces: each has the whole body
@@ -69,19 +69,12 @@ def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
     lane = space.lane
     if lane is None or space.serial or space.reduced:
         return None
-    if plan.tile is not None:
+    sides = (lane, plan.tile) if plan.tile is not None else (lane,) if _few(space, lane) else ()
+    if sides:
         plans = [plan]
-        for v in (lane, plan.tile):
+        for v in sides:
             plans = [q for p in plans for q in _cut(p, space, v, lanes) or (p,)]
         return Phases(tuple(plans), ()) if 1 < len(plans) <= MOST**2 else None
-    if _few(space, lane):
-        found = cuts(plan.stores, space, lanes)
-        dims = tuple(d for d in plan.dims if d.var is not lane)
-        plans = [
-            phase(plan, (), dims if p.var is None else (*dims, Dim(p.var, "p")), p.stores, p.var)
-            for p in (pieces(plan.stores, lane, found) if found else ())
-        ]
-        return Phases(tuple(plans), ()) if plans else None
     short = [v for v in space.units if size_hint(extent(v)) < 2 * lanes]
     for v in space.units:
         if short and v not in short:
@@ -96,11 +89,11 @@ def _points(plan: KernelPlan) -> int:
     return size_hint(product(extent(v) for v in plan.parallel))
 
 
-def _cut(plan: KernelPlan, space: Space, v: Expr, lanes: int) -> list[KernelPlan]:
+def _cut(plan: KernelPlan, space: Space, v: Expr | None, lanes: int) -> list[KernelPlan]:
     """A plan for each piece of a loop, with loops merged where they may; none without cuts."""
-    if v not in plan.parallel:
-        return []
     units = plan.parallel
+    if v is None or v not in units:
+        return []
     found = cuts(plan.stores, replace(space, units=units, lane=v), lanes)
     plans = []
     for p in pieces(plan.stores, v, found) if found else ():

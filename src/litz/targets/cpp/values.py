@@ -242,10 +242,9 @@ class Speller:
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
+        found = self.vector_index(n.index, data) if not how.offsets else None
         if how.offsets:
             found = at, f"litz::places<{self.lanes}>(litz::i64(0), {self.listed(how.offsets)})"
-        else:
-            found = self.vector_index(n.index, data)
         if found is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
             return f"litz::gather{width}({n.buffer} + ({found[0]}), {found[1]}{tail})"
