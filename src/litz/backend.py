@@ -82,6 +82,15 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
+    call = _compiled(gm, example_inputs, options, observe)
+    if in_dual_level() or call != gm.forward:  # eager mode heeds levels by itself
+        dynamo.guard_dual_level()
+    return call
+
+
+def _compiled(
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, observe: Observer | None
+) -> Callable[..., Any]:
     if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
     tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
@@ -89,11 +98,10 @@ def compile_with(
     recorder, name = Recorder(options), program_name(gm)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
-    dynamo.guard_dual_level()
     reason = "it runs in forward-mode AD" if in_dual_level() else mistraced(gm)
+    drop_idle_dropout(gm)
     if reason or views_alone(gm):
         return _in_eager_mode(gm, reason or "it makes views alone", recompile, tell)
-    drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
     cache = Tools(options).cache if known else None
     if known and cache and (kept := store.load_program(cache, known.key)) is not None:
@@ -181,6 +189,8 @@ def compile_with(
             made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
         if program is not None:
             program.finished(made)
+        if wrong and [*made_of] == ["inference"]:
+            return gm.forward  # what PyTorch traced is not what it computes
         return gm.forward if _left_to_aten(gm, made_of, recorder) else made
 
     try:

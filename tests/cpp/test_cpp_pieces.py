@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,39 @@ def test_few_long_rows_are_kernels_that_threads_divide() -> None:
     assert [k.cuts for k in choose(plan, 16).kernels] == [()] * 3
     verify(choose(plan, 16))
     check(plan, {"a": data("f32", 2 * size), "c": torch.zeros(2 * (size + 6))})
+
+
+def test_both_sides_of_tiles_are_cut() -> None:
+    rows, columns = 40, 50
+    x0, x1 = var("x0", rows + 6), var("x1", columns + 2)
+    at = reflected(x1, columns, 1) * rows + reflected(x0, rows, 3)
+    stores = (Store("c", x0 * (columns + 2) + x1, B.load(F32, "a", at)),)
+    plan = replace(make_plan([x0, x1], [], stores, x1), tile=x0)
+    kernels = choose(plan, 16).kernels
+    tiles = [k for k in kernels if k.form == "tiles"]
+    assert len(kernels) == 9 and len(tiles) == 1 and tiles[0].turned
+    verify_text(plan)
+    made = torch.zeros((rows + 6) * (columns + 2))
+    check(plan, {"a": data("f32", rows * columns), "c": made})
+
+
+@pytest.mark.parametrize("how", ["reflected", "masked"])
+def test_short_rows_go_on_in_the_next(how: str) -> None:
+    """Pixels of three channels: but for the first and the last of a row they are one loop."""
+    rows, pixels = 5, 100
+    x0, x1, x2 = (var(f"x{i}", n) for i, n in enumerate((rows, pixels + 2, 3)))
+    at = reflected(x1, pixels, 1) if how == "reflected" else x1 - 1
+    value: Node = B.load(F32, "a", x0 * pixels * 3 + at * 3 + x2)
+    if how == "masked":
+        lane = B.index(x1)
+        inside = B.op("le", B.const(I64, 1), lane), B.op("gt", B.const(I64, pixels + 1), lane)
+        value = B.masked(B.op("and_", *inside), value, B.const(F32, 1.0))
+    plan = make_plan([x0, x1, x2], [], [Store("c", (x0 * (pixels + 2) + x1) * 3 + x2, value)], x2)
+    sizes = [[str(v.extent) for v in k.plan.parallel] for k in choose(plan, 16).kernels]
+    assert [str(rows), str(3 * pixels)] in sizes and len(sizes) == 3
+    verify_text(plan)
+    made = torch.zeros(rows * (pixels + 2) * 3)
+    check(plan, {"a": data("f32", rows * pixels * 3), "c": made})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -346,6 +346,14 @@ def test_large_results_are_written_past_the_caches() -> None:
     check(plan, {"a": a_, "c": c}, threads=(2,))
 
 
+def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None:
+    for columns, streams in ((1 << 12, True), ((1 << 12) + 1, False)):
+        x0, x1 = var("x0", 1 << 11), var("x1", columns)
+        back = B.load(F32, "a", x0 * columns + (columns - 1) - x1)
+        plan = make_plan([x0, x1], [], [Store("c", x0 * columns + x1, back)], x1)
+        assert ("store_stream" in source(plan)) is streams
+
+
 def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
     rows, columns = 1030, 1040
 

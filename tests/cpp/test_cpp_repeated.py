@@ -21,13 +21,19 @@ from litz.kernel.verify import verify
 IMAGES, PIXELS, SIZE = 2, 300, 50
 
 
-def sampled(channels: int) -> KernelPlan:
-    """c[x0, x1, x2] = exp(d[x0, x2]) * a at a place of x0 and x1 that data says, of ``SIZE``."""
+def sampled(channels: int, some: bool = False) -> KernelPlan:
+    """c[x0, x1, x2] = exp(d[x0, x2]) * a at a place of x0 and x1 that data says, of ``SIZE``.
+
+    some: where the place is not below zero, else 0.
+    """
     x0, x1, x2 = var("x0", IMAGES), var("x1", channels), var("x2", PIXELS)
     at, pixel = symbol("i", 0, SIZE - 1), x0 * PIXELS + x2
-    place = B.op("maximum", B.load(I64, "b", pixel), B.const(I64, 0))
+    given = B.load(I64, "b", pixel)
+    place = B.op("maximum", given, B.const(I64, 0))
     weight = B.op("exp", B.load(F32, "d", pixel))
-    value = B.load(F32, "a", (x0 * channels + x1) * SIZE + at, ((at, place),))
+    value: Node = B.load(F32, "a", (x0 * channels + x1) * SIZE + at, ((at, place),))
+    if some:
+        value = B.masked(B.op("ge", given, B.const(I64, 0)), value, B.const(F32, 0.0))
     index = (x0 * channels + x1) * PIXELS + x2
     return make_plan([x0, x1, x2], [], [Store("c", index, B.op("mul", value, weight))], x2)
 
@@ -55,9 +61,10 @@ def recipe(plan: KernelPlan) -> LaneRecipe:
     return made
 
 
+@pytest.mark.parametrize("some", [False, True])
 @pytest.mark.parametrize("channels", [3, 40])
-def test_channels_run_within_pixels(channels: int) -> None:
-    plan = sampled(channels)
+def test_channels_run_within_pixels(channels: int, some: bool) -> None:
+    plan = sampled(channels, some)
     (made,) = recipe(plan).kernels
     x0, x1, x2 = plan.parallel
     assert (made.form, made.space.units, made.space.reduced) == ("rows", (x0, x2), (x1,))

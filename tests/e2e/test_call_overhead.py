@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch.autograd import forward_ad
 
 from litz.backend import compile_with
 from litz.options import make_options
@@ -186,6 +187,7 @@ def test_wrappers_with_something_to_do_are_called(fn: Callable[..., Any]) -> Non
         (lambda x: x.t(), True),
         (lambda x: (x.view(-1), x[1:], x.chunk(2, 1)), True),
         (lambda x: x.contiguous(), True),
+        (lambda x: torch.dropout(x, 0.0, True), True),
         (lambda x: x.t().contiguous(), False),
         (lambda x: x.t().add_(1), False),
         (lambda x: (x[0], x + 1), False),
@@ -224,6 +226,13 @@ def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) ->
     several = torch.compile(lambda x: torch.linalg.eigh(x), backend="litz", options=options)
     torch.testing.assert_close(several(x @ x.t()), torch.linalg.eigh(x @ x.t()))
     assert not frames_of_litz(lambda: several(x @ x.t()))
+    # Nor is the level of forward-mode AD looked at, which eager mode heeds.
+    whole = torch.compile(lambda x: torch.complex(x, x), backend="litz", options=options)
+    torch.testing.assert_close(whole(x), torch.complex(x, x))
+    assert not frames_of_litz(lambda: whole(x))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        assert forward_ad.unpack_dual(whole(dual)).tangent is not None
     two = torch.compile(lambda x: torch.linalg.det(x) + 1, backend="litz", options=options)
     torch.testing.assert_close(two(x), torch.linalg.det(x) + 1)
     assert frames_of_litz(lambda: two(x))

@@ -125,3 +125,5 @@ def test_wrong_metadata_sends_both_graphs_to_aten(monkeypatch: pytest.MonkeyPatc
     x = torch.randn(1, 4, requires_grad=True)
     compile_it(lambda x: torch.linalg.vector_norm(x, 2, dim=1).sin())(x).sum().backward()
     assert kinds == ["forward", "backward"]
+    made = compile_it(lambda x: torch.linalg.vector_norm(x, 2, dim=1) * 2)
+    assert made(x.detach()).shape == (1,)

@@ -245,6 +245,8 @@ def test_a_call_alone_stays_one() -> None:
     torch.testing.assert_close(got, torch.fft.fft(x * x))
     assert kernels == 0
     assert calls == ["aten.mul.Tensor", "aten._fft_c2c.default"]
+    got, calls, kernels = compiled(torch.complex, x.real, x.imag)
+    assert torch.equal(got, x) and (calls, kernels) == (["aten.complex.default"], 0)
 
 
 def test_explain_knows(capsys: Any) -> None:

@@ -169,6 +169,12 @@ def test_few_numbers_that_nothing_is_fused_with_are_eager_mode_s() -> None:
         assert torch.equal(x, torch.ones(shape).exponential_())
     (call,) = (n for n in lower_fn(lambda x: torch.rand(50), X).nodes if isinstance(n, Extern))
     assert call.target_name == "aten.rand.default" and "in one call" in call.reason
+    few = torch.ones(30)
+    for program, drawn in (
+        (lower_fn(lambda x: torch.normal(x, 2.0), few), "aten.normal.Tensor_float"),
+        (lower_fn(lambda x: torch.normal(x.exp(), 2.0), few), SEED),
+    ):
+        assert [n.target_name for n in program.nodes if isinstance(n, Extern)] == [drawn]
     program = lower_fn(lambda x: torch.rand(5000), X)
     assert [n.target_name for n in program.nodes if isinstance(n, Extern)] == [SEED]
 

@@ -91,7 +91,11 @@ class _Rewriting:
             return not self.shown(n) if computed else not is_view_op(n.target)
         if n.meta["val"].dtype not in REAL or is_view_op(n.target) or computed:
             return computed
-        return bool(not given and n.all_input_nodes) or any(map(self.goes_on, n.users))
+        made = bool(not given and n.all_input_nodes)
+        given_parts = all(a.op == "placeholder" for a in n.all_input_nodes)
+        if n.target is aten.complex.default and given_parts:
+            made = False  # ATen puts together what it is given in one call
+        return made or any(map(self.goes_on, n.users))
 
     def has_parts(self, n: Node) -> bool:
         val = n.meta["val"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions, size_hint
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
 from litz.ir.dtype import BOOL
@@ -16,6 +16,7 @@ from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
 from litz.kernel.nodes import COMPARISONS, as_index, checks, extent, is_comparison
 
 GAIN = 1.05  # less is not worth the shorter loops
+SHORT = 8  # places of a loop whose halves are not worth a vector each
 
 
 def unfold_where_better(nest: Nest, score: Callable[[Nest], float]) -> Nest:
@@ -47,7 +48,8 @@ def halves_apart(nest: Nest) -> Nest:
     masks = walk([n.args[0] for n in nodes if _chooses(n)])
     exprs = [n.expr for n in masks if isinstance(n, Index)]
     found = [e.num for e in exprs if isinstance(e, Mod) and e.den is const(2)]
-    found += [v for n in nodes if isinstance(n, Load) for v in _shifted_halves(n.index)]
+    halves = (v for n in nodes if isinstance(n, Load) for v in _shifted_halves(n.index))
+    found += [v for v in halves if size_hint(extent(v)) > SHORT]
     for v in found:
         if v not in axes or not _is_even(extent(v)):
             continue

@@ -27,6 +27,7 @@ NEAREST: Final = 1
 ZEROS: Final = 0
 BORDER: Final = 1
 CUBIC: Final = -0.75
+WHOLE: Final = 1 << 24  # up to which float32 has every whole number
 
 
 def _on_scale(a: Node, size: Expr, align: bool, once: bool) -> Node:
@@ -72,19 +73,33 @@ def _padded(a: Node, size: Expr, padding: int, align: bool, last: bool = False) 
 class _Image:
     """The elements of an image ``x`` (N, C, ...) at float positions of its last dimensions."""
 
-    def __init__(self, ctx: Call, x: TensorValue, rank: int) -> None:
+    def __init__(self, ctx: Call, x: TensorValue, rank: int, padded: bool) -> None:
+        """padded: positions are brought within the image, as exactly as their type can."""
         self.ctx, self.sizes = ctx, x.shape[-rank:]
         self.x = ctx.b.keep(x)
         self.lead = axes(ctx.shape)[:2]
+        self.within = [padded and size.hi is not None and size.hi <= WHOLE for size in self.sizes]
 
-    def at(self, positions: Sequence[Node]) -> tuple[Node, Node]:
-        """(whether whole positions lie inside, the element or 0)."""
-        sizes = zip(positions, self.sizes, strict=True)
-        within = [(p >= 0) & (p < num(p, size)) for p, size in sizes]
-        pairs = zip(within, positions, strict=True)
-        index = [body.cast(where(there, p, 0), d.I64) for there, p in pairs]
-        value, inside = load_at(self.ctx, self.x, (*self.lead, *index)), reduce(and_, within)
-        return inside, where(inside, value, 0)
+    def at(self, positions: Sequence[Node], shifts: Sequence[int] = ()) -> tuple[Node, Node]:
+        """(whether whole positions lie inside, the element or 0).
+
+        shifts: by what positions have been moved since they were padded.
+        """
+        index, within = list(positions), []
+        for j, (p, size) in enumerate(zip(positions, self.sizes, strict=True)):
+            if not self.within[j] or any(shifts[j : j + 1]):
+                inside = (p >= 0) & (p < num(p, size))
+                within.append(inside)
+                index[j] = where(inside, p, 0)
+        value = load_at(self.ctx, self.x, (*self.lead, *map(self.place, index)))
+        inside = reduce(and_, within, body.const(d.BOOL, True))
+        # Masked, as whole vectors often lie outside.
+        return inside, body.masked(inside, value, k(value, 0))
+
+    def place(self, inside: Node) -> Node:
+        """A whole position within the image; processors convert to 32 bits in one instruction."""
+        small = all(size.hi is not None and size.hi < 1 << 31 for size in self.sizes)
+        return body.cast(body.cast(inside, d.I32) if small else inside, d.I64)
 
 
 def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
@@ -97,7 +112,8 @@ def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
     near = [a - f for a, f in zip(at, floors, strict=True)]
     terms = []
     for corner in itertools.product((0, 1), repeat=len(at)):
-        inside, value = image.at([f + c if c else f for c, f in zip(corner, floors, strict=True)])
+        shifted = [f + c if c else f for c, f in zip(corner, floors, strict=True)]
+        inside, value = image.at(shifted, corner)
         # As in eager mode, from the last dimension on.
         parts = [w if c else 1 - w for c, w in zip(corner, near, strict=True)][::-1]
         term = value * reduce(mul, parts)
@@ -140,7 +156,7 @@ def grid_sample(
         raise Unsupported(f"samples of {x.dtype}")
     if ZERO in x.shape or ctx.empty:
         raise Unsupported("samples of nothing")
-    image = _Image(ctx, x, rank)
+    image = _Image(ctx, x, rank, padding != ZEROS)
     n, _, *rest = axes(ctx.shape)
     grid = ctx.b.limit(grid)
     # The grid's last dimension counts from the image's last one.

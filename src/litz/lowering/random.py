@@ -204,7 +204,8 @@ def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
 
 @lower(aten.normal.Tensor_float)
 def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
-    if std < 0 or mean.dtype is not _drawn_type(ctx, alone=0):
+    few = FEW if _is_called(ctx.node.args[0]) else 0
+    if std < 0 or mean.dtype is not _drawn_type(ctx, few):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
     return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))

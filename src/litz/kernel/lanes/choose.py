@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, coefficient, divides, product, size_hint
+from litz.index import Expr, Var, coefficient, divides, product, size_hint, split_linear
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
@@ -130,7 +130,11 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     passes = nests.passes(stores, space, reduces)
     turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
     streamed = tuple(
-        i for i, s in enumerate(stores) if i not in turned_stores and _streams(plan, s, form, lanes)
+        i
+        for i, s in enumerate(stores)
+        if i not in turned_stores
+        and _streams(plan, s, form, lanes)
+        and (form != "rows" or _begins_whole(s, space, cut, lanes))
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
         space = replace(space, units=read_order(space, stores))
@@ -312,6 +316,21 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False  # the rest of a line is written a row of vectors later
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
+
+
+def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> bool:
+    """Whether each loop along the lane begins at a whole vector, which is what can be streamed.
+
+    Where some do, the lines between those and others are written twice.
+    """
+    lane = space.lane
+    if lane is None or lane not in s.index.free or any(c % lanes for c in cut):
+        return not cut
+    split = split_linear(s.index, [v for v in s.index.free if isinstance(v, Var)])
+    if split is None:
+        return False
+    steps, start = split
+    return all(divides(lanes, c) for c in (start, *(c for v, c in steps.items() if v is not lane)))
 
 
 def _turned(plan: KernelPlan, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[int, ...]]:

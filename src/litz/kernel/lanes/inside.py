@@ -94,13 +94,22 @@ def _own(nodes: Sequence[Node], units: Sequence[Expr]) -> dict[Node, set[Expr]]:
 
 
 def guarded(nodes: Sequence[Node]) -> dict[Node, set[Expr]]:
-    """What reads within masked regions, which stay around it, and the variables of these regions.
+    """What reads within masked regions alone, which stay around it, and their variables.
 
     nodes: in the order of ``walk``.
     """
+    taken: set[Node] = set()
+    outside: set[Node] = set()
+    for n in reversed(nodes):
+        if n not in taken:
+            outside.add(n)
+        taken.update(n.args)
+        if n in outside:
+            outside.update(a for i, a in enumerate(n.args) if i != 1 or not isinstance(n, Masked))
     reads: dict[Node, bool] = {}
     for n in nodes:
-        reads[n] = is_guarded_kind(n) or any(reads[a] for a in n.args)
+        own = is_guarded_kind(n) or any(reads[a] for a in n.args)
+        reads[n] = own and n not in outside
     held: dict[Node, set[Expr]] = {}
     for n in reversed(nodes):
         for i, a in enumerate(n.args):

@@ -7,6 +7,7 @@ borders, turn at few places of the lane.  Between them indices step evenly and m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.index import Const as Number
@@ -28,8 +29,8 @@ from litz.ir.unfold import index_exprs
 from litz.kernel.lanes.access import access, uniform
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import as_index, extent, int_value, is_comparison, roots
-from litz.kernel.phases import Phases, phase
-from litz.kernel.plan import Dim, KernelPlan
+from litz.kernel.phases import Phases, normalised
+from litz.kernel.plan import KernelPlan
 from litz.kernel.unfold import settled
 
 MOST = 7  # pieces: each has the whole body
@@ -60,17 +61,46 @@ def pieces(stores: Sequence[Store], lane: Expr, cuts: Sequence[int]) -> list[Pie
 
 
 def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
-    """A kernel for each piece of few long rows, so that threads divide the lane."""
+    """A kernel for each piece of a loop, where one for all would not do.
+
+    Threads divide the lane of few long rows.  Tiles are turned in registers where indices step
+    evenly along both sides.  A short row goes on in the next where the loop around it does.
+    """
     lane = space.lane
-    if plan.tile is not None or lane is None or not _few(space, lane):
+    if lane is None or space.serial or space.reduced:
         return None
-    found = cuts(plan.stores, space, lanes)
-    dims = tuple(d for d in plan.dims if d.var is not lane)
-    plans = [
-        phase(plan, (), dims if p.var is None else (*dims, Dim(p.var, "p")), p.stores, p.var)
-        for p in (pieces(plan.stores, lane, found) if found else ())
-    ]
-    return Phases(tuple(plans), ()) if plans else None
+    sides = (lane, plan.tile) if plan.tile is not None else (lane,) if _few(space, lane) else ()
+    if sides:
+        plans = [plan]
+        for v in sides:
+            plans = [q for p in plans for q in _cut(p, space, v, lanes) or (p,)]
+        return Phases(tuple(plans), ()) if 1 < len(plans) <= MOST**2 else None
+    short = [v for v in space.units if size_hint(extent(v)) < 2 * lanes]
+    for v in space.units:
+        if short and v not in short:
+            plans = _cut(plan, space, v, lanes)
+            most = max(plans, key=_points, default=plan)
+            if len(most.dims) < len(plan.dims):
+                return Phases(tuple(plans), ())
+    return None
+
+
+def _points(plan: KernelPlan) -> int:
+    return size_hint(product(extent(v) for v in plan.parallel))
+
+
+def _cut(plan: KernelPlan, space: Space, v: Expr | None, lanes: int) -> list[KernelPlan]:
+    """A plan for each piece of a loop, with loops merged where they may; none without cuts."""
+    units = plan.parallel
+    if v is None or v not in units:
+        return []
+    found = cuts(plan.stores, replace(space, units=units, lane=v), lanes)
+    plans = []
+    for p in pieces(plan.stores, v, found) if found else ():
+        loops = [p.var if u is v else u for u in units]
+        left = tuple(u for u in loops if u is not None)
+        plans.append(normalised(plan, (), left, (), p.stores))
+    return plans
 
 
 def _few(space: Space, lane: Expr) -> bool:

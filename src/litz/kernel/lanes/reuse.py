@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Node, Op
+from litz.ir.dtype import I64
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.access import access
 from litz.kernel.nodes import below, extent
@@ -51,7 +52,8 @@ def cost(root: Node, lane: Expr, lanes: int, dims: Sequence[Expr] = ()) -> int:
         if dims and not any(v in n.vars for v in dims):
             continue
         if isinstance(n, Op):
-            total += op_row(n.name).cost
+            # Of whole numbers of 64 bits, places that is, a vector of lanes takes two registers.
+            total += op_row(n.name).cost * (2 if n.dtype is I64 else 1)
         elif isinstance(n, Load) and access(n.index, lane, lanes).kind in ("step", "fixed", "any"):
             total += SCATTERED
     return total

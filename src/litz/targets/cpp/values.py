@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import reduce
 
 from litz.dataclass import dataclass
 from litz.index import (
@@ -241,14 +242,12 @@ class Speller:
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
-        where = (
-            f"litz::places<{self.lanes}>(litz::i64({at}), {self.listed(how.offsets)})"
-            if how.offsets
-            else self.vector_index(n.index, data)
-        )
-        if where is not None:
+        found = self.vector_index(n.index, data) if not how.offsets else None
+        if how.offsets:
+            found = at, f"litz::places<{self.lanes}>(litz::i64(0), {self.listed(how.offsets)})"
+        if found is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
-            return f"litz::gather{width}({n.buffer}, {where}{tail})"
+            return f"litz::gather{width}({n.buffer} + ({found[0]}), {found[1]}{tail})"
         limit = mask or self.count
         lead = f"{limit}, " if limit else ""
         return f"litz::each{width}({lead}{self.per_lane(n.index, data, n.buffer + '[{}]')})"
@@ -261,8 +260,11 @@ class Speller:
         at = self.per_lane(n.index, data)
         return f"litz::load_near<{kinds}>({n.buffer}{lead}, {at})"
 
-    def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> str | None:
-        """All lanes' values of an index that is linear in the lane and in data, else None."""
+    def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> tuple[str, str] | None:
+        """An index that is linear in the lane and in data: where it begins, and all lanes' values.
+
+        None for others.  Apart, so that loops which only move the beginning leave the values alone.
+        """
         varying = [v for v in e.free if str(v) in data and data[str(v)].vec]
         split = split_linear(e, [*varying, *([self.lane] if self.lane in e.free else [])])
         if split is None:
@@ -270,17 +272,19 @@ class Speller:
         steps, rest = split
         names = {k: r.text for k, r in data.items() if not r.vec}
         step = steps.pop(self.lane, None) if self.lane is not None else None
+        terms = []
         if step is not None and self.lane is not None:
-            start = self.index(rest + self.lane * step, names)
-            text = f"litz::iota<{self.lanes}>(litz::i64({start}), litz::i64({self.index(step)}))"
-        else:
-            text = f"litz::Vec<litz::i64, {self.lanes}>(litz::i64({self.index(rest, names)}))"
+            rest = rest + self.lane * step
+            step_text = f"litz::i64({self.index(step)})"
+            terms.append(f"litz::iota<{self.lanes}>(litz::i64(0), {step_text})")
         for v, c in steps.items():
+            plain = c.is_const and int_value(c) == 1
             times = data[str(v)].text
-            if not (c.is_const and int_value(c) == 1):
-                times = f"litz::mul({times}, litz::i64({self.index(c, names)}))"
-            text = f"litz::add({text}, {times})"
-        return text
+            terms.append(
+                times if plain else f"litz::mul({times}, litz::i64({self.index(c, names)}))"
+            )
+        values = reduce("litz::add({}, {})".format, terms)
+        return self.index(rest, names), values
 
     # --- stores -------------------------------------------------------------------------------
 

@@ -42,9 +42,12 @@ template <int N, class T> LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> in
 template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, Vec<T, N> fill) {
   const unsigned on = mask_bits(m);
-  if (LITZ_UNLIKELY(on == 0)) return fill;
-  detail::Indices<N> k(index);
-  return where(m, gather<N>(base, where(m, index, Vec<i64, N>(k[__builtin_ctz(on)]))), fill);
+  if (on == 0) return fill;
+  if (LITZ_UNLIKELY(on != ~0u >> (32 - N))) {
+    detail::Indices<N> k(index);
+    index = where(m, index, Vec<i64, N>(k[__builtin_ctz(on)]));
+  }
+  return where(m, gather<N>(base, index), fill);
 }
 template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<T> fill) {
