@@ -22,6 +22,7 @@ from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.blocks.sizes import (
     HELD,
     PROGRAMS,
+    WARP,
     columns_held,
     hint,
     power_of_two,
@@ -36,12 +37,11 @@ NAME = "words"
 WORD = I64
 HEAD = 16  # words in front of the others: the ticket, alone in its line of memory
 GROUP = 256  # programs of a group
-NEAR = 1 << 11  # words that a program looks at together
+NEAR = 8  # words that a thread looks at together
 BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans at once
 LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
-WIDTH = 64  # columns of a block
-COLUMNS = 32  # likewise of a scan that looks back
+COLUMNS = 32  # of a block
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -92,7 +92,7 @@ def _serves(plan: KernelPlan) -> bool:
     size = hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
     if plan.down:
-        return size >= TALL and not columns_held(plan) and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
+        return size >= TALL and not columns_held(plan) and 2 * -(-rows // COLUMNS) < PROGRAMS
     return size > LONG and rows < PROGRAMS
 
 
@@ -110,9 +110,11 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(out))
 
 
-def group_of(configs: tuple[Config, ...]) -> int:
+def group_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
     """Programs of a group: so many that what one looks at fits in its registers."""
-    return max(2, min(GROUP, NEAR // max(c.block("x") for c in configs)))
+    words = state_words(plan)
+    least = min(NEAR * WARP * c.warps // (c.block("x") * words) for c in configs)
+    return max(2, min(GROUP, power_of_two(least + 1) // 2))
 
 
 def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
@@ -120,9 +122,13 @@ def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
     size = product(extent(v) for v in plan.reduced)
     points = product(extent(v) for v in plan.parallel)
     blocks = ceildiv(size, const(min(c.block("r") for c in configs)))
+    return HEAD + state_words(plan) * points * (blocks + blocks // group_of(plan, configs))
+
+
+def state_words(plan: KernelPlan) -> int:
+    """Words that hold the states of a kernel's scans at one point."""
     found = {(n.kind, n.args, n.combine): n for n in scans_of(plan.stores)}.values()
-    states = sum(pieces(e.dtype) for n in found for e in n.elements)
-    return HEAD + states * points * (blocks + blocks // group_of(configs))
+    return sum(pieces(e.dtype) for n in found for e in n.elements)
 
 
 def pieces(dtype: DType) -> int:
