@@ -24,7 +24,20 @@ from litz.index import (
     var,
 )
 from litz.ir import body as nodes
-from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
+from litz.ir.body import (
+    Load,
+    Masked,
+    Node,
+    Op,
+    Reduce,
+    Rewriter,
+    Store,
+    loads,
+    reduces_evenly,
+    replaced,
+    scans,
+    walk,
+)
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
@@ -35,6 +48,7 @@ from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
     by_loops,
+    checks,
     extent,
     loaded,
     loops_of,
@@ -327,6 +341,25 @@ class _Maker(Parts):
         less = nodes.masked(nodes.op("eq", tops, least), nodes.const(value.dtype, 0), less)
         part = nodes.masked(nodes.op("eq", tops, top), sums, less)
         return nodes.reduce("sum", (self.r, *self.kept), part)
+
+    def inside(self, value: Node, other: Node) -> Node:
+        """``value`` within the row; what is the same for all elements of a part is no part of that.
+
+        So it is loaded, and computed from, once a program.
+        """
+        cond, moving = self.ragged, {self.q, *self.loops}
+        fixed = any(moving.isdisjoint(n.vars) for n in loads((value,)))
+        if cond is None or not fixed or checks(value):
+            return super().inside(value, other)
+
+        def guarded(old: Node, n: Node) -> Node:
+            if isinstance(old, Masked) and old.args[0] is cond:
+                return old
+            if not isinstance(n, Load) or moving.isdisjoint(n.vars):
+                return n
+            return nodes.masked(cond, n, nodes.const(n.dtype, 0))
+
+        return nodes.op("where", cond, Rewriter(replace=guarded)(value), other)
 
     def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it, unless there is one."""
