@@ -80,25 +80,6 @@ def test_what_rows_come_to_is_stored_once_beside_what_follows_along_them(rows: i
     check(of_rows_and_along_them, x, runs=1, **options)
 
 
-def of_stretches(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
-    """Reductions over planes of which one dim has values of its own, and what they come to."""
-    y = x * scale[:, None] + shift[:, None]
-    var, mean = torch.var_mean(x * shift[:, None], (0, 2), correction=0)
-    return y.square().sum(), y.argmax(), y.amax((0, 2)), var, mean, y.logsumexp((0, 2))
-
-
-@pytest.mark.parametrize("width", [37, 47])
-def test_parts_end_with_stretches(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is the same all along one is loaded once by each program."""
-    monkeypatch.setattr(split, "SPAN", 8)
-    monkeypatch.setattr(split, "PROGRAMS", 40)
-    x, scale, shift = rand(3, 5, width + 1)[:, :, :width], rand(5), rand(5)
-    graphs = litz.explain(of_stretches, x, scale, shift, options=TRITON).graphs
-    sources = [k.source for g in graphs for k in g.stages.kernels]
-    assert any(f"< {width})" in s for s in sources)
-    check(of_stretches, x, scale, shift, runs=1, **TRITON)
-
-
 SOFTMAXES: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "softmax": (lambda x: torch.softmax(x, -1), 2),
     "log_softmax": (lambda x: torch.log_softmax(x * 2, -1), 2),

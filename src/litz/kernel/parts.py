@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import ONE, Expr, ceildiv, min_, product, var
+from litz.index import Expr, ceildiv, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
@@ -26,19 +26,16 @@ def digits(position: Expr, loops: Sequence[Expr]) -> dict[Expr, Expr]:
 class Parts:
     """Rows of ``size`` elements in parts of ``part``, of which the last may reach beyond the end.
 
-    turns: how many stretches of a row are divided so, each by itself.  p: counts parts; q: elements
-    of one; r: parts again, where one program has them all.
+    p: counts parts; q: elements of one; r: parts again, where one program has them all.
     points: of the parallel dims; at: the place of one.  temps: memory between the plans, called
     ``name`` and a number: plans of several makers may run for one.
     """
 
     name = "part"
 
-    def __init__(self, plan: KernelPlan, size: Expr, part: Expr, turns: Expr = ONE) -> None:
-        self.plan, self.part = plan, part
-        self.size = size // turns  # of a stretch
-        self.each = ceildiv(self.size, part)
-        self.parts = turns * self.each
+    def __init__(self, plan: KernelPlan, size: Expr, part: Expr) -> None:
+        self.plan, self.size, self.part = plan, size, part
+        self.parts = ceildiv(size, part)
         self.p: Expr = var("xpart", self.parts)
         self.q: Expr = var("rpart", part)
         self.r = var("rparts", self.parts)
@@ -52,22 +49,13 @@ class Parts:
 
     @property
     def position(self) -> Expr:
-        """The place of an element in its stretch of a row."""
-        return self.p % self.each * self.part + self.q
-
-    @property
-    def first(self) -> Expr:
-        """The place of a part's first element in its row."""
-        return self.p // self.each * self.size + self.p % self.each * self.part
-
-    def length(self, p: Expr) -> Expr:
-        """Elements of a part."""
-        return min_(self.part, self.size - p % self.each * self.part)
+        """The place of an element in its row."""
+        return self.p * self.part + self.q
 
     @property
     def ragged(self) -> Node | None:
         """Whether a position lies within the row, unless all do."""
-        if self.each * self.part is self.size:
+        if self.parts * self.part is self.size:
             return None
         return nodes.op("lt", nodes.index(self.position), nodes.index(self.size))
 

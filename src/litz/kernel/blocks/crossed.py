@@ -7,7 +7,7 @@ has of these so far.  That goes to temporary memory in the end, and a second ker
 
 from __future__ import annotations
 
-from litz.index import Substitution, const, product, var
+from litz.index import Substitution, const, min_, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Rewriter, Store, loads, replaced, walk
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config
@@ -37,7 +37,7 @@ class _Maker(Parts):
     def __init__(self, plan: KernelPlan, both: Crossed) -> None:
         rows = product(extent(v) for v in both.rows)
         super().__init__(plan, rows, const(_each(int_value(rows), both)))
-        self.q = var("rpart", self.length(self.p))
+        self.q = var("rpart", min_(self.part, self.size - self.p * self.part))
         self.both = both
         self.cells = product(extent(v) for v in both.columns)
 

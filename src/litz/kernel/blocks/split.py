@@ -17,26 +17,14 @@ from litz.index import (
     Substitution,
     coefficient,
     const,
+    min_,
     product,
     size_hint,
     symbol,
     var,
 )
 from litz.ir import body as nodes
-from litz.ir.body import (
-    Load,
-    Masked,
-    Node,
-    Op,
-    Reduce,
-    Rewriter,
-    Store,
-    loads,
-    reduces_evenly,
-    replaced,
-    scans,
-    walk,
-)
+from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
@@ -47,9 +35,7 @@ from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
     by_loops,
-    checks,
     extent,
-    int_value,
     loaded,
     loops_of,
     over_all,
@@ -75,7 +61,6 @@ PART = 1 << 11  # loads of a part of a row at least
 DEEP = 64  # likewise of a column
 WIDTH = 64  # columns of a block
 ALIGNED = 64  # elements that a part is a multiple of
-SPAN = 1 << 9  # elements of parts of stretches at least
 NARROW = 64  # extent of a reduced dim that may stay parallel in the first kernel
 GAIN = 1.5  # by which that has to make more bytes contiguous
 FEW = 1 << 10  # parts of a row that every program may combine by itself
@@ -178,20 +163,6 @@ def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
     return const([*whole, *even, uneven][0])
 
 
-def _stretches(sizes: Sequence[int], parts: int) -> int:
-    """How many of a row's outer dims are each divided by themselves, as parts would cut them.
-
-    What lies along these is the same for all elements of a part then.
-    """
-    part = int_value(_part(sizes, parts, ALIGNED))
-    inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
-    if all(part % n == 0 or n % part == 0 for n in inner):
-        return 0
-    turns = [math.prod(sizes) // n for n in inner]
-    fits = [n // -(-parts // t) >= SPAN and t < parts for n, t in zip(inner, turns, strict=True)]
-    return max((i for i, fit in enumerate(fits, 1) if fit), default=0)
-
-
 class _Maker(Parts):
     """kept: reduced dims that the first kernel of every pass leaves to the second.
 
@@ -213,13 +184,8 @@ class _Maker(Parts):
             self.moved: dict[Expr, Expr] = {first: self.p * each + turn}
         else:
             sizes = [size_hint(extent(v)) for v in self.outer]
-            n = _stretches(sizes, parts) if size.is_const else 0
-            stretches = product(extent(v) for v in self.outer[:n])
-            part = _part(sizes[n:], -(-parts // size_hint(stretches)), ALIGNED)
-            super().__init__(plan, size, part, stretches)
-            self.loops, self.moved = (self.q,), digits(self.position, self.outer[n:])
-            if n:
-                self.moved |= digits(self.p // self.each, self.outer[:n])
+            super().__init__(plan, size, _part(sizes, parts, ALIGNED))
+            self.loops, self.moved = (self.q,), digits(self.position, self.outer)
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.left: dict[Node, Temporary] = {}  # of each part of a state
@@ -362,25 +328,6 @@ class _Maker(Parts):
         part = nodes.masked(nodes.op("eq", tops, top), sums, less)
         return nodes.reduce("sum", (self.r, *self.kept), part)
 
-    def inside(self, value: Node, other: Node) -> Node:
-        """``value`` within the row; what is the same for all elements of a part is no part of that.
-
-        So it is loaded, and computed from, once a program.
-        """
-        cond, moving = self.ragged, {self.q, *self.loops}
-        fixed = any(moving.isdisjoint(n.vars) for n in loads((value,)))
-        if cond is None or not fixed or checks(value):
-            return super().inside(value, other)
-
-        def guarded(old: Node, n: Node) -> Node:
-            if isinstance(old, Masked) and old.args[0] is cond:
-                return old
-            if not isinstance(n, Load) or moving.isdisjoint(n.vars):
-                return n
-            return nodes.masked(cond, n, nodes.const(n.dtype, 0))
-
-        return nodes.op("where", cond, Rewriter(replace=guarded)(value), other)
-
     def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it, unless there is one."""
         if part not in self.left:
@@ -403,7 +350,8 @@ class _Maker(Parts):
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         best = self.leave(stores, nodes.reduce(n.row.best, self.loops, value))
         where = nodes.reduce(n.kind, self.loops, value)
-        spots = self.leave(stores, nodes.op("add", where, nodes.index(self.first)))
+        first = nodes.index(self.p * self.part)
+        spots = self.leave(stores, nodes.op("add", where, first))
         winner = nodes.reduce(n.kind, (self.r,), self.back(best))
         t = symbol(f"t{len(self.temps)}w", 0, self.parts.hi)
         return nodes.load(I64, spots.name, self.place(t), ((t, winner),))
@@ -413,7 +361,7 @@ class _Maker(Parts):
         dtype = n.dtype
         means, squared = (self.back(t) for t in self.part_moments(value, dtype, stores))
         axes = (self.r, *self.kept)
-        count = nodes.cast(nodes.index(self.length(self.r)), dtype)
+        count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
         whole = product(extent(v) for v in self.plan.reduced)
         mean, between = chunk_moments(means, axes, whole, lambda x: nodes.op("mul", x, count))
         if n.gives.part == "mean":
@@ -429,6 +377,6 @@ class _Maker(Parts):
             squares = nodes.reduce("welford_m2", self.loops, value)
             return self.leave(stores, mean), self.leave(stores, squares)
         zero = nodes.const(dtype, 0)
-        count, within = self.length(self.p), lambda x: self.inside(x, zero)
-        mean, deviations = chunk_moments(value, self.loops, count, within)
+        count = min_(self.part, self.size - self.p * self.part)
+        mean, deviations = chunk_moments(value, self.loops, count, lambda x: self.inside(x, zero))
         return self.leave(stores, mean), self.leave(stores, deviations)
