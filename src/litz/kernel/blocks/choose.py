@@ -153,7 +153,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
 def _looking_back(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
     axes = choose_axes(plan)
     configs = lookback.configs_of(plan, axes)
-    words = lookback.NAME, lookback.group_of(plan, configs)
+    words = lookback.NAME, lookback.group_of(configs)
     even = axes.even(configs)
     return BlockPlan(
         plan,

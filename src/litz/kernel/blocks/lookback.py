@@ -37,7 +37,8 @@ NAME = "words"
 WORD = I64
 HEAD = 16  # words in front of the others: the ticket, alone in its line of memory
 GROUP = 256  # programs of a group
-NEAR = 8  # words that a thread looks at together
+NEAR = 1 << 11  # states that a program looks at together
+EACH = 16  # words of a row's states that a thread looks at together
 BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans at once
 LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
@@ -103,18 +104,16 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     if plan.down:
         rows = power_of_two(hint(axes.parallel[-1].size))
         return tuple(dict.fromkeys(scanned_columns(COLUMNS, rows, size, HELD // held)))
-    out = []
+    out, least = [], min(32, power_of_two(GROUP * state_words(plan) // (WARP * EACH)))
     for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
         r = min(n * power_of_two(BLOCK // held), size)
-        out.append(Config((("x", 1), ("r", r)), max(1, min(32, r // (32 * each)))))
+        out.append(Config((("x", 1), ("r", r)), max(least, min(32, r // (WARP * each)))))
     return tuple(dict.fromkeys(out))
 
 
-def group_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
+def group_of(configs: tuple[Config, ...]) -> int:
     """Programs of a group: so many that what one looks at fits in its registers."""
-    words = state_words(plan)
-    least = min(NEAR * WARP * c.warps // (c.block("x") * words) for c in configs)
-    return max(2, min(GROUP, power_of_two(least + 1) // 2))
+    return max(2, min(GROUP, NEAR // max(c.block("x") for c in configs)))
 
 
 def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
@@ -122,7 +121,7 @@ def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
     size = product(extent(v) for v in plan.reduced)
     points = product(extent(v) for v in plan.parallel)
     blocks = ceildiv(size, const(min(c.block("r") for c in configs)))
-    return HEAD + state_words(plan) * points * (blocks + blocks // group_of(plan, configs))
+    return HEAD + state_words(plan) * points * (blocks + blocks // group_of(configs))
 
 
 def state_words(plan: KernelPlan) -> int:
