@@ -126,6 +126,7 @@ def test_log_softmax_is_computed_again(name: str, dtype: torch.dtype) -> None:
 # How many matrices the forward graph saves: what is normed, and what that cannot give.
 NORMS: dict[str, tuple[Loss, int]] = {
     "loss": (lambda x, w, y: F.layer_norm(x @ w, (40,)).square().mean() * y.sum(), 1),
+    "squares": (lambda x, w, y: F.rms_norm(x @ w, (40,), w[0]).square().mean() * y.sum(), 1),
     "gelu": (lambda x, w, y: F.gelu(F.layer_norm(x @ w, (40,))).sin().sum(), 1),
     "multiplied": (lambda x, w, y: (F.layer_norm(x @ w, (40,)) @ w.t()).sin().sum(), 2),
 }

@@ -36,12 +36,14 @@ def special(dtype: torch.dtype) -> torch.Tensor:
 def test_special_values(of: torch.dtype, to: torch.dtype) -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x, y = x[:, None], x[None]
-        out = (x / y, x.exp(), x.sigmoid(), F.silu(x), 1 + x.exp(), x.sinh(), x.asinh())
+        out = (x / y, x.exp(), x.sigmoid(), F.silu(x), 1 + x.exp(), x.sinh(), x.asinh(), x.tanh())
         return tuple(v.to(to) for v in out)
 
     x = special(of)
     check(fn, x, runs=1, judge=False, **TRITON)
-    check(lambda x: F.gelu(x).to(to), x[~x.isinf()], runs=1, **TRITON)  # of inf eager makes nan
+    check(lambda x: (1 + x.tanh()).to(to), x, runs=1, **TRITON)
+    x = x[~x.isinf()]  # of inf eager makes nan
+    check(lambda x: (F.gelu(x).to(to), F.gelu(x, approximate="tanh").to(to)), x, runs=1, **TRITON)
 
 
 @pytest.mark.parametrize("to", HALF)

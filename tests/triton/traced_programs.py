@@ -68,9 +68,6 @@ class Case:
     dynamic: bool = True
 
 
-DECOMPOSED = pytest.mark.skipif(torch.__version__ < (2, 12), reason="it is traced as a call")
-
-
 def beside_another(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
     """Attention whose gradient lies in rows of another's; see ``layouts.stated_by``."""
     out = cudnn_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -740,7 +737,7 @@ def test_a_norm_s_gradient_reads_its_matrices_once() -> None:
     check([backward])
 
 
-@pytest.mark.parametrize("norm", [F.layer_norm, pytest.param(F.rms_norm, marks=DECOMPOSED)])
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
 def test_a_norm_and_its_loss_store_nothing_but_the_gradient(norm: Callable[..., Tensor]) -> None:
     """The row that has a scale adds up its part of the loss; what is cheap is computed twice."""
 

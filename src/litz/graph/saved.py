@@ -166,7 +166,7 @@ class _Parts:
 
         That is where what it is of is saved besides, and all that reads it is of that kind.
         """
-        again, at, own = list[Node](), n, self.inputs.get(n.name)
+        again, at, own = list[Node](), _attached(n), self.inputs.get(n.name)
         while len(again) < MOST and _is_pointwise(at) and len(at.all_input_nodes) == 1:
             again.append(at)
             (at,) = at.all_input_nodes
@@ -179,7 +179,8 @@ class _Parts:
         given: Any = norm.args[: NORMS[norm.target]]
         x, _, *affine = given
         read = [x, *(of.get(k) for k in range(1, len(norm.meta["val"]))), *affine]
-        known = [self.inputs[a.name] if a in self.saved else None for a in read]
+        saved = {_attached(a): self.inputs[a.name] for a in self.saved if isinstance(a, Node)}
+        known = [None if a is None else saved.get(a) for a in read]
         wide = torch.float32 if x.meta["val"].dtype.itemsize == 2 else x.meta["val"].dtype
         kept = all(a is None or k is not None for a, k in zip(read, known, strict=True))
         statistics = read[1 : len(norm.meta["val"])]

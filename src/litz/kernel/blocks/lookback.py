@@ -22,6 +22,7 @@ from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.blocks.sizes import (
     HELD,
     PROGRAMS,
+    WARP,
     columns_held,
     hint,
     power_of_two,
@@ -36,12 +37,12 @@ NAME = "words"
 WORD = I64
 HEAD = 16  # words in front of the others: the ticket, alone in its line of memory
 GROUP = 256  # programs of a group
-NEAR = 1 << 11  # words that a program looks at together
+NEAR = 1 << 11  # states that a program looks at together
+EACH = 16  # words of a row's states that a thread looks at together
 BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans at once
 LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
-WIDTH = 64  # columns of a block
-COLUMNS = 32  # likewise of a scan that looks back
+COLUMNS = 32  # of a block
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -92,7 +93,7 @@ def _serves(plan: KernelPlan) -> bool:
     size = hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
     if plan.down:
-        return size >= TALL and not columns_held(plan) and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
+        return size >= TALL and not columns_held(plan) and 2 * -(-rows // COLUMNS) < PROGRAMS
     return size > LONG and rows < PROGRAMS
 
 
@@ -103,10 +104,10 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     if plan.down:
         rows = power_of_two(hint(axes.parallel[-1].size))
         return tuple(dict.fromkeys(scanned_columns(COLUMNS, rows, size, HELD // held)))
-    out = []
+    out, least = [], min(32, power_of_two(GROUP * state_words(plan) // (WARP * EACH)))
     for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
         r = min(n * power_of_two(BLOCK // held), size)
-        out.append(Config((("x", 1), ("r", r)), max(1, min(32, r // (32 * each)))))
+        out.append(Config((("x", 1), ("r", r)), max(least, min(32, r // (WARP * each)))))
     return tuple(dict.fromkeys(out))
 
 
@@ -120,9 +121,13 @@ def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
     size = product(extent(v) for v in plan.reduced)
     points = product(extent(v) for v in plan.parallel)
     blocks = ceildiv(size, const(min(c.block("r") for c in configs)))
+    return HEAD + state_words(plan) * points * (blocks + blocks // group_of(configs))
+
+
+def state_words(plan: KernelPlan) -> int:
+    """Words that hold the states of a kernel's scans at one point."""
     found = {(n.kind, n.args, n.combine): n for n in scans_of(plan.stores)}.values()
-    states = sum(pieces(e.dtype) for n in found for e in n.elements)
-    return HEAD + states * points * (blocks + blocks // group_of(configs))
+    return sum(pieces(e.dtype) for n in found for e in n.elements)
 
 
 def pieces(dtype: DType) -> int:

@@ -2,8 +2,8 @@
 
 An f32 value may carry a relative error of 2^-17 where every use of it is rounded to 16 bits, at
 once or behind operations that pass a relative error on as it is.  Sums and differences do not, so
-that what is added to must stay exact; but for one plus an exponential, or plus an error function,
-which are spelled as one, and for the sum of a softmax and its logarithm.
+that what is added to must stay exact; but for one plus an exponential, an error function or a
+hyperbolic tangent, which are spelled as one, and for the sum of a softmax and its logarithm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litz.kernel.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
 # Ops with a cheaper form for values of 16 bits.
-CHEAPER = ("div", "exp", "sigmoid", "sinh", "asinh")
+CHEAPER = ("div", "exp", "sigmoid", "sinh", "asinh", "tanh")
 
 
 def narrow(stores: Sequence[Store]) -> tuple[Node, ...]:
@@ -136,12 +136,12 @@ def _is_log_softmax(n: Op, log: Node) -> bool:
 
 
 def one_plus(n: Node) -> Op | None:
-    """The exponential or error function that one is added to, if a node is such a sum."""
+    """The exponential or another such function that one is added to, if a node is such a sum."""
     if not (isinstance(n, Op) and n.name == "add"):
         return None
     for one, other in (n.args, reversed(n.args)):
         if isinstance(one, Const) and one.value == 1 and isinstance(other, Op):
-            return other if other.name in ("exp", "erf") else None
+            return other if other.name in ("exp", "erf", "tanh") else None
     return None
 
 

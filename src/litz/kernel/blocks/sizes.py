@@ -39,6 +39,7 @@ PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
 HOLDS = 1 << 16  # elements of a row that a block can hold at all, in and beside its registers
 WARP = 32
+AHEAD = 64  # bytes that a thread loads at once, of a block without reductions
 THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
@@ -198,7 +199,8 @@ def _widths(
     programs: see ``_shrunk``.  most: elements that a thread has by default.  warps: by default,
     where they wait for memory.
     """
-    each = _access(plan)
+    loaded = sum(n.dtype.bytes for n in loads(roots(plan.stores)))
+    each = max(4, min(_access(plan), power_of_two(AHEAD // max(loaded, 1) + 1) // 2))
     few, scattered = _each(plan, programs(1)), apart(plan)
     most = min(few or each, most)
     if scattered:

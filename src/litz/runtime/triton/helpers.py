@@ -18,7 +18,8 @@ from litz.runtime.triton.mathlib import (
     INTERPRETED, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc,
     erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10,
     narrow_asinh, narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid,
-    narrow_sinh, nextafter, round, rsqrt, sin, sinh, tan, tanh, trunc,
+    narrow_sinh, narrow_tanh, narrow_tanh_plus_one, nextafter, round, rsqrt, sin, sinh, tan, tanh,
+    trunc,
 )  # fmt: skip
 from litz.runtime.triton.divide import (
     div, floordiv, floordiv_index, floormod_index, fmod, mod, some, truncdiv,
