@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,7 +66,7 @@ from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
 from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
-from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level
+from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level, is_packing
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -85,6 +85,22 @@ def compile_with(
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
     if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
+    elif options.graph_cache and is_packing():
+        from litz.cache.packed import packed
+
+        compile = partial(_compiled, gm, example_inputs, options, None, True)
+        return packed(gm, example_inputs, options, compile)
+    return _compiled(gm, example_inputs, options, observe)
+
+
+def _compiled(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    observe: Observer | None,
+    packing: bool = False,
+) -> Callable[..., Any]:
+    """``compile_with``.  packing: all of it is compiled, and now; none is left to eager mode."""
     tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
     report_recompile(recompile)
     recorder, name = Recorder(options), program_name(gm)
@@ -92,7 +108,7 @@ def compile_with(
     wrong: list[str] = []
     dynamo.guard_dual_level()
     reason = "it runs in forward-mode AD" if in_dual_level() else mistraced(gm)
-    if reason or views_alone(gm):
+    if reason or views_alone(gm) and not packing:
         return _in_eager_mode(gm, reason or "it makes views alone", recompile, tell)
     drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
@@ -119,7 +135,7 @@ def compile_with(
             if kind == "inference":
                 regions.whole(graph.graph)
             elif kind == "forward":
-                if _takes_eager_mode(options) and not [*gm.children()]:
+                if _takes_eager_mode(options) and not packing and not [*gm.children()]:
                     if idle := less_than_a_function(graph):
                         raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
@@ -164,7 +180,7 @@ def compile_with(
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, regions) for kind in kinds}
         if (program := kept_program()) is not None:
-            compilers = program.compilers(compilers)
+            compilers = program.compilers(compilers, packing)
 
         def split(
             joint: GraphModule, forwards: int, static: Sequence[int], parted: Split
@@ -182,7 +198,7 @@ def compile_with(
             made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
         if program is not None:
             program.finished(made)
-        return gm.forward if _left_to_aten(gm, made_of, recorder) else made
+        return gm.forward if not packing and _left_to_aten(gm, made_of, recorder) else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -218,16 +234,31 @@ def _bound_program(
 ) -> Callable[..., Any]:
     """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
     calls = {}
+    for kind, call, stages in _bound_graphs(kept, known, options, recorder):
+        calls[kind] = call
+        report_compiled(kind, stages)
+        tell(kind, gm, stages)
+    made = wrapped(kept, calls, inputs, known)
+    return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
+
+
+def bind_program(kept: Kept, options: Options) -> Callable[..., Any]:
+    """The callable of a program that was kept, whose guards have been checked."""
+    known, recorder = ProgramKey("", None, {}), Recorder(options)
+    calls = {kind: call for kind, call, _ in _bound_graphs(kept, known, options, recorder)}
+    with dynamo.tracing():
+        return wrapped(kept, calls, (), known)
+
+
+def _bound_graphs(
+    kept: Kept, known: ProgramKey, options: Options, recorder: Recorder
+) -> Iterator[tuple[str, Boxed, Stages]]:
     with uncollected(), dynamo.real_tensors():
         for kind, artifact in kept[0].items():
             stages = Stages(artifact=artifact)
             with stages.timed("total"):
                 call = _finished(bind(artifact, options, known.objects), recorder, stages, kind)
-            calls[kind] = call
-            report_compiled(kind, stages)
-            tell(kind, gm, stages)
-    made = wrapped(kept, calls, inputs, known)
-    return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
+            yield kind, call, stages
 
 
 def _left_to_aten(
