@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from litz import dynamo
 from litz.artifact import Artifact
 from litz.binding import Binder, Recorder, bind
+from litz.bound import bound_graphs, finished
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.key import graph_key, symbols
@@ -60,13 +61,12 @@ from litz.reporting import (
     timer_of,
     wants_stages,
 )
-from litz.runtime.batched import one_by_one
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
 from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
-from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level, is_packing
+from litz.runtime.torch_private import in_dual_level, is_packing
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -86,7 +86,7 @@ def compile_with(
     if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
     elif options.graph_cache and is_packing():
-        from litz.cache.packed import packed
+        from litz.packed import packed
 
         compile = partial(_compiled, gm, example_inputs, options, None, True)
         return packed(gm, example_inputs, options, compile)
@@ -153,7 +153,7 @@ def _compiled(
             if kind == "forward" and not stages.fallback:
                 dynamo.results_are_no_views()
             report_guards(guards, lambda: dynamo.guards(graph))
-            call = _finished(call, recorder, stages, kind)
+            call = finished(call, recorder, stages, kind)
             artifact = None if stages.fallback or stages.timer else stages.artifact
             made_of[kind] = artifact
             if program is not None:
@@ -234,31 +234,12 @@ def _bound_program(
 ) -> Callable[..., Any]:
     """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
     calls = {}
-    for kind, call, stages in _bound_graphs(kept, known, options, recorder):
+    for kind, call, stages in bound_graphs(kept, known, options, recorder):
         calls[kind] = call
         report_compiled(kind, stages)
         tell(kind, gm, stages)
     made = wrapped(kept, calls, inputs, known)
     return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
-
-
-def bind_program(kept: Kept, options: Options) -> Callable[..., Any]:
-    """The callable of a program that was kept, whose guards have been checked."""
-    known, recorder = ProgramKey("", None, {}), Recorder(options)
-    calls = {kind: call for kind, call, _ in _bound_graphs(kept, known, options, recorder)}
-    with dynamo.tracing():
-        return wrapped(kept, calls, (), known)
-
-
-def _bound_graphs(
-    kept: Kept, known: ProgramKey, options: Options, recorder: Recorder
-) -> Iterator[tuple[str, Boxed, Stages]]:
-    with uncollected(), dynamo.real_tensors():
-        for kind, artifact in kept[0].items():
-            stages = Stages(artifact=artifact)
-            with stages.timed("total"):
-                call = _finished(bind(artifact, options, known.objects), recorder, stages, kind)
-            yield kind, call, stages
 
 
 def _left_to_aten(
@@ -439,37 +420,6 @@ def start_workers(count: int | None) -> None:
 
     with suppress(ToolchainError):
         start(count)
-
-
-def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
-    """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
-    if not recorder.wanted or stages.timer is not None:
-        return call
-    if stages.fallback or stages.artifact is None:
-        stages.cuda_graphs = "it runs through ATen"
-        return call
-    stages.cuda_graphs = found = recorder.record(call, stages.artifact.recording, kind)
-    return call if isinstance(found, str) else found
-
-
-def _finished(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
-    """What PyTorch is handed: ``recorded``, and a backward graph that says what it cannot take."""
-    made = recorded(call, recorder, stages, kind)
-    if kind == "backward" and not stages.fallback:
-        made = partial(_backward, made)
-    return dynamo.boxed(made)
-
-
-def _backward(call: Boxed, args: list[Any]) -> Any:
-    """Neither forward-mode AD nor batched gradients keep a backward pass apart by guards."""
-    if in_batches():
-        return one_by_one(call, args)
-    if in_dual_level() and any(isinstance(x, Tensor) and has_tangent(x) for x in args):
-        raise LitzError(
-            "forward-mode AD through the gradient of a function that was compiled outside of it: "
-            "call the function in the dual level too, where it runs in eager mode"
-        )
-    return call(args)
 
 
 def _in_eager_mode(

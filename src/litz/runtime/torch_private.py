@@ -430,7 +430,7 @@ def bundled_entries(
 
 
 def is_packing() -> bool:
-    """Whether PyTorch will ask for the bytes of what a backend gives (``litz.cache.packed``)."""
+    """Whether PyTorch will ask for the bytes of what a backend gives (``litz.packed``)."""
     from torch._functorch import config
 
     saved = getattr(config, "bypass_autograd_cache_key", False)  # `aot_compile` alone sets it

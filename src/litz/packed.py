@@ -15,6 +15,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from litz.artifact import Artifact
+from litz.bound import bind_program
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.programs import Kept, program_key
@@ -76,8 +77,6 @@ def packed(
 
 def bound(entry: bytes) -> Callable[..., Any]:
     """The callable of a program's entry.  Raises ArtifactError or ValueError."""
-    from litz.backend import bind_program
-
     kept: Artifact | Kept = store.check(store.PROGRAM, entry)
     if isinstance(kept, Artifact):
         raise ArtifactError("litz: an entry of another kind")
