@@ -22,6 +22,9 @@ from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import (
     ANY_STRIDE,
     DIVIDED,
+    ENDS,
+    EXTREMES,
+    PLACES,
     accesses_of,
     across,
     beside,
@@ -142,9 +145,12 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
         tiling = across(tiling, reduced, accesses)
     elif in_blocks(group.device):
         tiling, stores = woven(filled(tiling, accesses), stores)
-    positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))
+    rows = [n.row for n in _nodes(stores) if isinstance(n, Reduce)]
+    positional = any(row.positional for row in rows)
     if not in_blocks(group.device) and not scans_of(stores):
-        tiling = beside(tiling, reduced, accesses, positional)
+        extreme = any(row.op in ("maximum", "minimum") for row in rows)
+        longest = PLACES if positional else EXTREMES if extreme else ENDS
+        tiling = beside(tiling, reduced, accesses, longest)
     lane, tile = tiling.lane, tiling.tile
     r_order = (
         _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)

@@ -24,9 +24,9 @@ DIVIDED = -0.8  # where each lane of a CPU's vector computes its place by divisi
 FEW = 0.5  # loads of a point
 NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
 LONG_ROW = 1 << 14  # elements of a row that no block holds
-# Elements of rows whose ends leave part of a CPU's vector idle (which takes several whole ones'
-# time), and of rows in which a place is looked for, that are walked down quicker than along.
-ENDS, PLACES = 32, 64
+# Elements of rows that a CPU walks down quicker than along: in which a place is looked for; and,
+# where their ends leave part of a vector idle, of which an extreme is wanted, and others.
+PLACES, EXTREMES, ENDS = 64, 36, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +288,11 @@ def across(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access]) -> Ti
     return Tiling(lane, None, loop_order(t.parallel, accesses, lane))
 
 
-def beside(
-    t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access], positional: bool
-) -> Tiling:
+def beside(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access], longest: int) -> Tiling:
     """With lanes across short rows that lie one behind the other, on a CPU.
 
     A vector of rows then goes over cache lines that the first of its elements have fetched.
-    positional: whether a reduction looks for a place.
+    longest: PLACES, EXTREMES or ENDS, by what is reduced.
     """
     if len(reduced) != 1 or t.lane is not reduced[0]:
         return t
@@ -302,7 +300,8 @@ def beside(
     along = [a for a in accesses if _stride(a, t.lane) != 0]
     if not isinstance(size, Const) or any(_stride(a, t.lane) != 1 for a in along):
         return t
-    longest = PLACES if positional else ENDS if size.value % (FULL_VECTOR // 2) else 0
+    if longest < PLACES and size.value % (FULL_VECTOR // 2) == 0:
+        return t
     if any(a.is_store for a in along):  # each element of a vector is written by itself
         longest //= 3
     for v in t.parallel if size.value <= longest else ():
