@@ -11,8 +11,9 @@ import torch
 
 from benchmarks.sweep import __main__ as sweep
 from benchmarks.sweep import operators, page, timing
-from benchmarks.sweep.cases import asked, build, compositions, groups
+from benchmarks.sweep.cases import asked, build, compositions, groups, programs
 from benchmarks.sweep.compositions import COMPOSITIONS
+from benchmarks.sweep.programs import PROGRAMS
 from benchmarks.sweep.tensors import LAYOUTS, Job, Place
 
 
@@ -64,6 +65,36 @@ def test_compositions_of_every_layout(name: str) -> None:
         results = timing.Side(job.fn, job).outcome()
         others = timing.Side(again.fn, again).outcome()
         assert results and all(map(torch.equal, results, others))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    """Small ones run in eager mode; in float64 they do the same but for rounding."""
+    (group,) = (g for g in programs() if g.op == name)
+    job = build(group, group.sizes[0], "cpu")
+    results = timing.Side(job.fn, job).outcome()
+    exact = timing.Side(job.fn, timing.widened(job)).outcome()
+    assert results
+    for found, truth in zip(results, exact, strict=True):
+        assert found.isfinite().all() and torch.allclose(found.double(), truth, 1e-3, 1e-4)
+
+
+def test_programs_decide_on_the_host() -> None:
+    """Their parts are graphs of their own, whatever calls them."""
+    for name, least in (("solver", 1), ("solver_by_sides", 40), ("adaptive_solver", 5)):
+        calls: list[int] = []
+
+        def counting(gm: torch.fx.GraphModule, _: Any, calls: list[int] = calls) -> Any:
+            def run(*args: Any) -> Any:
+                calls.append(1)
+                return gm.forward(*args)
+
+            return run
+
+        (group,) = (g for g in programs() if g.op == name)
+        job = build(group, group.sizes[0], "cpu")
+        torch.compile(job.fn, backend=counting, dynamic=False)(*job.args)
+        assert len(calls) == 1 if least == 1 else len(calls) >= least, name
 
 
 def test_layouts() -> None:

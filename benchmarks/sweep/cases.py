@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.sweep import operators
 from benchmarks.sweep.compositions import COMPOSITIONS, IMAGE
+from benchmarks.sweep.programs import PROGRAMS
 from benchmarks.sweep.tensors import Job, Place
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -56,7 +57,7 @@ class Group:
 
 def groups(device: str) -> list[Group]:
     """All of them, in an order in which each part is a mixture of all families."""
-    found = [*compositions(device), *database(device)]
+    found = [*compositions(device), *programs(), *database(device)]
     stride = 37
     return [g for k in range(stride) for g in found[k::stride]]
 
@@ -71,6 +72,11 @@ def compositions(device: str) -> Iterator[Group]:
         others = ("odd", "channels_last", "sliced", "batch1") if image else OTHERS
         for layout in others:
             yield Group(family, name, F32, layout, (1 << 20,) if layout == "batch1" else (1 << 22,))
+
+
+def programs() -> Iterator[Group]:
+    for name in PROGRAMS:
+        yield Group("program", name, F32, "plain", (1000, 1 << 16, 1 << 20))
 
 
 def database(device: str) -> Iterator[Group]:
@@ -94,6 +100,8 @@ def build(group: Group, size: int, device: str) -> Job:
     """The call of a case; the same values each time.  Raises what makes it impossible."""
     torch.manual_seed(0)
     place = Place(size, group.dtype, group.layout, device)
+    if group.family == "program":
+        return PROGRAMS[group.op](place)
     if group.op in COMPOSITIONS and group.family in ("matrix", "image", "training"):
         return COMPOSITIONS[group.op](place)
     return operators.build(group.op, place)

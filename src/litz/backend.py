@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from litz import dynamo
 from litz.artifact import Artifact
 from litz.binding import Binder, Recorder, bind
+from litz.bound import bound_graphs, finished
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.key import graph_key, symbols
@@ -59,13 +60,12 @@ from litz.reporting import (
     timer_of,
     wants_stages,
 )
-from litz.runtime.batched import one_by_one
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
 from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
-from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level
+from litz.runtime.torch_private import in_dual_level, is_packing
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -82,17 +82,33 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
-    call = _compiled(gm, example_inputs, options, observe)
+    call = _served(gm, example_inputs, options, observe)
     if in_dual_level() or call != gm.forward:  # eager mode heeds levels by itself
         dynamo.guard_dual_level()
     return call
 
 
-def _compiled(
+def _served(
     gm: GraphModule, example_inputs: Sequence[Any], options: Options, observe: Observer | None
 ) -> Callable[..., Any]:
     if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
+    elif options.graph_cache and is_packing():
+        from litz.packed import packed
+
+        compile = partial(_compiled, gm, example_inputs, options, None, True)
+        return packed(gm, example_inputs, options, compile)
+    return _compiled(gm, example_inputs, options, observe)
+
+
+def _compiled(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    observe: Observer | None,
+    packing: bool = False,
+) -> Callable[..., Any]:
+    """``compile_with``.  packing: all of it is compiled, and now; none is left to eager mode."""
     tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
     report_recompile(recompile)
     recorder, name = Recorder(options), program_name(gm)
@@ -100,7 +116,7 @@ def _compiled(
     wrong: list[str] = []
     reason = "it runs in forward-mode AD" if in_dual_level() else mistraced(gm)
     drop_idle_dropout(gm)
-    if reason or views_alone(gm):
+    if reason or views_alone(gm) and not packing:
         return _in_eager_mode(gm, reason or "it makes views alone", recompile, tell)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
     cache = Tools(options).cache if known else None
@@ -126,7 +142,7 @@ def _compiled(
             if kind == "inference":
                 regions.whole(graph.graph)
             elif kind == "forward":
-                if _takes_eager_mode(options) and not [*gm.children()]:
+                if _takes_eager_mode(options) and not packing and not [*gm.children()]:
                     if idle := less_than_a_function(graph):
                         raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
@@ -144,7 +160,7 @@ def _compiled(
             if kind == "forward" and not stages.fallback:
                 dynamo.results_are_no_views()
             report_guards(guards, lambda: dynamo.guards(graph))
-            call = _finished(call, recorder, stages, kind)
+            call = finished(call, recorder, stages, kind)
             artifact = None if stages.fallback or stages.timer else stages.artifact
             made_of[kind] = artifact
             if program is not None:
@@ -171,7 +187,7 @@ def _compiled(
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, regions) for kind in kinds}
         if (program := kept_program()) is not None:
-            compilers = program.compilers(compilers)
+            compilers = program.compilers(compilers, packing)
 
         def split(
             joint: GraphModule, forwards: int, static: Sequence[int], parted: Split
@@ -189,9 +205,10 @@ def _compiled(
             made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
         if program is not None:
             program.finished(made)
-        if wrong and [*made_of] == ["inference"]:
-            return gm.forward  # what PyTorch traced is not what it computes
-        return gm.forward if _left_to_aten(gm, made_of, recorder) else made
+        # In a package all is compiled.  Otherwise what PyTorch traced may not be what it computes.
+        mistaken = wrong and [*made_of] == ["inference"]
+        as_it_is = not packing and (mistaken or _left_to_aten(gm, made_of, recorder))
+        return gm.forward if as_it_is else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -227,14 +244,10 @@ def _bound_program(
 ) -> Callable[..., Any]:
     """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
     calls = {}
-    with uncollected(), dynamo.real_tensors():
-        for kind, artifact in kept[0].items():
-            stages = Stages(artifact=artifact)
-            with stages.timed("total"):
-                call = _finished(bind(artifact, options, known.objects), recorder, stages, kind)
-            calls[kind] = call
-            report_compiled(kind, stages)
-            tell(kind, gm, stages)
+    for kind, call, stages in bound_graphs(kept, known, options, recorder):
+        calls[kind] = call
+        report_compiled(kind, stages)
+        tell(kind, gm, stages)
     made = wrapped(kept, calls, inputs, known)
     return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
 
@@ -417,37 +430,6 @@ def start_workers(count: int | None) -> None:
 
     with suppress(ToolchainError):
         start(count)
-
-
-def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
-    """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
-    if not recorder.wanted or stages.timer is not None:
-        return call
-    if stages.fallback or stages.artifact is None:
-        stages.cuda_graphs = "it runs through ATen"
-        return call
-    stages.cuda_graphs = found = recorder.record(call, stages.artifact.recording, kind)
-    return call if isinstance(found, str) else found
-
-
-def _finished(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
-    """What PyTorch is handed: ``recorded``, and a backward graph that says what it cannot take."""
-    made = recorded(call, recorder, stages, kind)
-    if kind == "backward" and not stages.fallback:
-        made = partial(_backward, made)
-    return dynamo.boxed(made)
-
-
-def _backward(call: Boxed, args: list[Any]) -> Any:
-    """Neither forward-mode AD nor batched gradients keep a backward pass apart by guards."""
-    if in_batches():
-        return one_by_one(call, args)
-    if in_dual_level() and any(isinstance(x, Tensor) and has_tangent(x) for x in args):
-        raise LitzError(
-            "forward-mode AD through the gradient of a function that was compiled outside of it: "
-            "call the function in the dual level too, where it runs in eager mode"
-        )
-    return call(args)
 
 
 def _in_eager_mode(

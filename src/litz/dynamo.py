@@ -226,6 +226,17 @@ def is_refusal(error: RuntimeError) -> bool:
     return any(text in str(error) for text in REFUSALS)
 
 
+@contextmanager
+def tracing() -> Iterator[None]:
+    """A compilation for what was traced in another process, where none is under way."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    fake = torch._subclasses.FakeTensorMode(shape_env=ShapeEnv())
+    context = torch._guards.TracingContext.try_get() or torch._guards.TracingContext(fake)
+    with torch._guards.tracing(context):
+        yield
+
+
 def real_tensors() -> AbstractContextManager[Any]:
     """Where tensors that the compiler makes hold numbers, although PyTorch is tracing."""
     context: AbstractContextManager[Any] = unset_fake_temporarily()

@@ -18,7 +18,15 @@ from litz.kernel.guards import unguarded
 from litz.kernel.lanes.access import access
 from litz.kernel.lanes.steps import steps
 from litz.kernel.nodes import roots
-from litz.kernel.tiling import accesses_of, choose_lane
+from litz.kernel.tiling import (
+    ENDS,
+    EXTREMES,
+    PLACES,
+    accesses_of,
+    beside,
+    choose_lane,
+    choose_tiling,
+)
 
 LANES = 16
 X = var("x0", 160)
@@ -196,3 +204,27 @@ def test_quotients_by_powers_of_two_are_products(by: float) -> None:
 
 
 VALUES = torch.tensor([1.1, -0.0, 3e-45, 1e-38, 3e38, torch.inf, -torch.inf])
+
+
+@pytest.mark.parametrize(
+    ("columns", "longest", "stored", "walked"),
+    [
+        (10, ENDS, False, "down"),
+        (16, EXTREMES, False, "along"),  # whole vectors
+        (16, PLACES, False, "down"),
+        (10, PLACES, True, "down"),
+        (20, ENDS, False, "along"),
+        (20, EXTREMES, False, "down"),
+        (20, EXTREMES, True, "along"),  # neighbours of what is stored lie apart
+        (44, EXTREMES, False, "along"),
+        (100, PLACES, False, "along"),
+    ],
+)
+def test_short_rows_are_walked_down(columns: int, longest: int, stored: bool, walked: str) -> None:
+    x, r = var("x0", 1000), var("r0", columns)
+    total = body.reduce("sum", (r,), body.load(F32, "b0", x * columns + r))
+    full = body.op("sub", body.load(F32, "b0", x * columns + r), total)
+    stores = (Store("b1", x * columns + r, full) if stored else Store("b1", x, total),)
+    accesses = accesses_of(stores, {"b0": 4, "b1": 4})
+    found = beside(choose_tiling((x,), (r,), accesses), (r,), accesses, longest)
+    assert found.lane is (x if walked == "down" else r)

@@ -160,6 +160,23 @@ def test_no_time_at_all_runs_the_default(cache: Cache) -> None:
     assert found.index == 0 and found.seconds[1] is None
 
 
+def test_a_search_goes_on_only_with_more_time(cache: Cache) -> None:
+    """None: what a search of 2 seconds had no time to compile."""
+    clock = Simulated()
+    some = [clock.candidate(2e-3), clock.candidate(1e-3), None]
+    found = choose(["k"], some, [], [], clock, cache, 1.0, within=2.0)
+    assert found.measured and found.seconds == (2e-3, 1e-3, None)
+    for within in (0.0, 1.0, 2.0):
+        again = known(["k"], 3, cache, within)
+        assert again is not None and again.index == 1 and not again.measured
+    assert known(["k"], 3, cache, 60.0) is None
+    all_ = [clock.candidate(t) for t in (2e-3, 1e-3, 0.5e-3)]
+    found = choose(["k"], all_, [], [], clock, cache, 1.0, within=60.0)
+    assert found.measured and found.index == 2
+    choose(["w"], all_, [], [], clock, cache, 1.0)
+    assert known(["w"], 3, cache, 60.0) is not None  # no search is left unfinished
+
+
 def failing(args: Sequence[Any]) -> None:
     raise RuntimeError("too many registers")
 

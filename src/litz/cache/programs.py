@@ -258,13 +258,16 @@ class Program:
         symbols = () if env is None else (dict(env.replacements), set(env.backed_var_to_val))
         return (len(_AOT.context.get().guards_context.aotautograd_guards), *symbols)
 
-    def compilers(self, by_kind: Mapping[str, GraphCompiler]) -> dict[str, Any]:
-        """Compilers of graphs as AOTAutograd has them where it makes a record."""
+    def compilers(self, by_kind: Mapping[str, GraphCompiler], now: bool) -> dict[str, Any]:
+        """Compilers of graphs as AOTAutograd has them where it makes a record.
+
+        now: backward graphs are not left to their first run.
+        """
         assert _AOT is not None
 
         def coded(compile: GraphCompiler, kind: str) -> Callable[..., _Code]:
             def run(graph: GraphModule, inputs: Sequence[Any]) -> _Code:
-                if kind == "backward":
+                if kind == "backward" and not now:
                     return _Code(lazily(graph, partial(compile, graph, inputs)))
                 return _Code(compile(graph, inputs))
 
@@ -377,6 +380,8 @@ def wrapped(
         record = records.load(kept[1], known.objects)
         if isinstance(record, records.Lists):
             return writing(calls["inference"], (), record.written)
+        if known.env is None:  # sizes are fixed, or PyTorch has checked them
+            record.guards_expr = None
         call = _wrapped(record, calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e

@@ -48,9 +48,22 @@ def save(cache: Cache, key: str, artifact: Artifact) -> None:
 
 def save_program(cache: Cache, key: str, kept: Kept) -> None:
     """Keep a program under its key, where the folder has room."""
+    _write(cache, PROGRAM, key, _program_parts(kept), kept)
+
+
+def program_bytes(kept: Kept) -> bytes:
+    """A program's entry."""
+    return _joined(_program_parts(kept))
+
+
+def _program_parts(kept: Kept) -> list[bytes]:
     artifacts, record, known = kept
     parts = [b for k, a in artifacts.items() for b in (k.encode(), to_bytes(a))]
-    _write(cache, PROGRAM, key, [known.encode(), record, *parts], kept)
+    return [known.encode(), record, *parts]
+
+
+def _joined(parts: Sequence[bytes]) -> bytes:
+    return b"".join([len(p).to_bytes(8, "little") + p for p in parts])
 
 
 def check(kind: str, entry: bytes) -> Artifact | Kept:
@@ -96,8 +109,7 @@ def _read(cache: Cache, kind: str, key: str) -> Artifact | Kept | None:
 
 def _write(cache: Cache, kind: str, key: str, parts: Sequence[bytes], value: object) -> None:
     cache.remember(key, value)
-    body = b"".join([len(p).to_bytes(8, "little") + p for p in parts])
     try:
-        cache.put(kind, key, body, KINDS[kind])
+        cache.put(kind, key, _joined(parts), KINDS[kind])
     except ToolchainError as e:
         events.info("the graph is not cached: %s", e)

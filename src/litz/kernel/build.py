@@ -14,7 +14,7 @@ from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, 
 from litz.ir.dtype import F32, F64
 from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
-from litz.ir.scans import run_along
+from litz.ir.scans import run_along, scans_of
 from litz.ir.unfold import Nest
 from litz.kernel.guards import lifted, unguarded
 from litz.kernel.merge import merge_loops
@@ -22,8 +22,12 @@ from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import (
     ANY_STRIDE,
     DIVIDED,
+    ENDS,
+    EXTREMES,
+    PLACES,
     accesses_of,
     across,
+    beside,
     best_score,
     choose_tiling,
     filled,
@@ -141,8 +145,13 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
         tiling = across(tiling, reduced, accesses)
     elif in_blocks(group.device):
         tiling, stores = woven(filled(tiling, accesses), stores)
+    rows = [n.row for n in _nodes(stores) if isinstance(n, Reduce)]
+    positional = any(row.positional for row in rows)
+    if not in_blocks(group.device) and not scans_of(stores):
+        extreme = any(row.op in ("maximum", "minimum") for row in rows)
+        longest = PLACES if positional else EXTREMES if extreme else ENDS
+        tiling = beside(tiling, reduced, accesses, longest)
     lane, tile = tiling.lane, tiling.tile
-    positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))
     r_order = (
         _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
     )

@@ -24,6 +24,9 @@ DIVIDED = -0.8  # where each lane of a CPU's vector computes its place by divisi
 FEW = 0.5  # loads of a point
 NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
 LONG_ROW = 1 << 14  # elements of a row that no block holds
+# Elements of rows that a CPU walks down quicker than along: in which a place is looked for; and,
+# where their ends leave part of a vector idle, of which an extreme is wanted, and others.
+PLACES, EXTREMES, ENDS = 64, 36, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +286,28 @@ def across(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access]) -> Ti
     if lane_score(lane, loops, accesses) < lane_score(t.lane, loops, accesses):
         return t
     return Tiling(lane, None, loop_order(t.parallel, accesses, lane))
+
+
+def beside(t: Tiling, reduced: Sequence[Expr], accesses: Sequence[Access], longest: int) -> Tiling:
+    """With lanes across short rows that lie one behind the other, on a CPU.
+
+    A vector of rows then goes over cache lines that the first of its elements have fetched.
+    longest: PLACES, EXTREMES or ENDS, by what is reduced.
+    """
+    if len(reduced) != 1 or t.lane is not reduced[0]:
+        return t
+    size = t.lane.extent  # type: ignore[attr-defined]
+    along = [a for a in accesses if _stride(a, t.lane) != 0]
+    if not isinstance(size, Const) or any(_stride(a, t.lane) != 1 for a in along):
+        return t
+    if longest < PLACES and size.value % (FULL_VECTOR // 2) == 0:
+        return t
+    if any(a.is_store for a in along):  # each element of a vector is written by itself
+        longest //= 3
+    for v in t.parallel if size.value <= longest else ():
+        if _is_long(v) and {_stride(a, v) for a in along} in ({size.value}, {0, size.value}):
+            return Tiling(v, None, loop_order(t.parallel, accesses, v))
+    return t
 
 
 def loop_order(

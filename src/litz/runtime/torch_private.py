@@ -449,6 +449,23 @@ def bundled_entries(
     return record
 
 
+def is_packing() -> bool:
+    """Whether PyTorch will ask for the bytes of what a backend gives (``litz.packed``)."""
+    from torch._functorch import config
+
+    saved = getattr(config, "bypass_autograd_cache_key", False)  # `aot_compile` alone sets it
+    return bool(saved or getattr(torch._dynamo.config, "caching_precompile", False))
+
+
+def packed_classes() -> tuple[type, type, Callable[[Any], None]]:
+    """Bases of what PyTorch's packages hold of a backend: callables, and entries that Dynamo keeps
+    on disk; and what takes such an entry."""
+    from torch._dynamo.aot_compile_types import SerializableCallable
+    from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
+
+    return SerializableCallable, BackendCacheArtifact, PrecompileContext.record_artifact
+
+
 def partitioning(share: Callable[[], bool]) -> AbstractContextManager[Any]:
     """Where the partitioner hands states of random numbers on as tensors, no generators, on GPUs
     too, and does not look for equal calls where ``share`` has.

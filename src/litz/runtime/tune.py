@@ -29,6 +29,7 @@ BATCH = 4  # launches a turn
 BEHIND = 1.3  # times the best, at which a candidate drops out
 FEW = 2 * BATCH  # runs beyond which their spread says where the median lies
 NOISE = 0.97  # times the default's, that a candidate must beat
+LEAD = 4  # readings of a buffer of twice the cache's size before each run
 ALIGNMENT = 256  # bytes: what PyTorch's allocator gives at least
 
 Run = Callable[[Sequence[Any]], None]
@@ -47,7 +48,11 @@ class Clock(Protocol):
 
 
 class CudaClock:
-    """Times by CUDA events on the current stream of a device, L2 flushed before each run."""
+    """Times by CUDA events on the current stream of a device, L2 flushed before each run.
+
+    By reading: lines that were written would be on their way to memory while a candidate runs.
+    And for so long that the host has issued all of the run's launches when the first begins.
+    """
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
@@ -58,11 +63,11 @@ class CudaClock:
 
     @cached_property
     def _flush(self) -> torch.Tensor:
-        """What is written before each run; made when first something is measured."""
+        """What is read before each run; made when first something is measured."""
         l2_bytes = torch.cuda.get_device_properties(self._device).L2_cache_size
-        # Twice the cache's size: what is written last need not have driven out everything.
+        # Twice the cache's size: what is read last need not have driven out everything.
         nbytes = max(2 * l2_bytes, 1 << 20)
-        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        return torch.zeros(nbytes // 4, dtype=torch.int32, device=self._device)
 
     def now(self) -> float:
         """Seconds on the wall."""
@@ -75,7 +80,8 @@ class CudaClock:
             events = []
             for _ in range(times):
                 start, end = event(enable_timing=True), event(enable_timing=True)
-                self._flush.zero_()
+                for _ in range(LEAD):
+                    self._flush.amax()
                 start.record()
                 run()
                 end.record()
@@ -99,14 +105,19 @@ class Choice:
     configs: tuple[Any, ...] = ()
 
 
-def known(key: Sequence[str], count: int, cache: Cache) -> Choice | None:
-    """What was chosen before among ``count`` candidates, under the key that ``choose`` had."""
+def known(key: Sequence[str], count: int, cache: Cache, within: float = 0.0) -> Choice | None:
+    """What was chosen before among ``count`` candidates, under the key that ``choose`` had.
+
+    within: seconds of the search that asks; it goes on where one of less did not reach all.
+    """
     text = cache.get_text(KIND, _entry(key, count), ".json")
     if text is None:
         return None
     try:
         data = json.loads(text)
         index, seconds = data["index"], tuple(data["seconds"])
+        if within > data.get("within", math.inf):
+            return None
     except (ValueError, KeyError, TypeError):
         return None
     fits = isinstance(index, int) and 0 <= index < count == len(seconds)
@@ -121,18 +132,20 @@ def choose(
     clock: Clock,
     cache: Cache,
     budget: float,
+    within: float | None = None,
 ) -> Choice:
     """The fastest candidate for these arguments.
 
     key: all that the choice depends on: the kernel, its candidates, the sizes, the device's name.
-    candidates: None for one that is known not to run; the default is none of these.
+    candidates: None for one that is known not to run, or that a search ``within`` so many seconds
+    had no time for; the default is none of these.
     mutated: positions of the tensors that the kernel writes; the candidates get copies of these,
     and of no others.  budget: seconds to spend; the default always runs once.
     Raises what the default raises where no candidate runs.
     """
     if len(candidates) == 1:
         return Choice(0, (None,), False)
-    before = known(key, len(candidates), cache)
+    before = known(key, len(candidates), cache, within or 0.0)
     if before is not None:
         return before
     deadline = clock.now() + budget
@@ -144,8 +157,8 @@ def choose(
     seconds = contest.run()
     index = _best(seconds, [len(times) for times in contest.times])
     found = Choice(index, tuple(seconds), True)
-    text = json.dumps({"index": index, "seconds": seconds})
-    cache.put(KIND, _entry(key, len(candidates)), text, ".json")
+    text = {"index": index, "seconds": seconds} | ({} if within is None else {"within": within})
+    cache.put(KIND, _entry(key, len(candidates)), json.dumps(text), ".json")
     return found
 
 

@@ -59,7 +59,8 @@ def tuning(
     out: dict[str, Callable[..., None]] = dict(bound)
     for p in open_:
         site, note = sites[p.device], partial(choices.__setitem__, p.name)
-        tuned = _Tuned(p.kernel, site, first[p.name], left, limits.configs, note)
+        within = limits.seconds if limits.configs else 0.0
+        tuned = _Tuned(p.kernel, site, first[p.name], left, within, note)
         out[p.name] = tuned.outside = Bound(tuned.call)
     return out
 
@@ -106,13 +107,16 @@ class _Budget:
 
 @dataclass
 class _Tuned:
-    """A kernel that is tuned when it is first called."""
+    """A kernel that is tuned when it is first called.
+
+    within: seconds of the graph's search among configurations; 0: among ways alone.
+    """
 
     kernel: TritonKernel
     site: Site
     run: Callable[..., None]
     left: _Budget
-    configs: bool
+    within: float
     note: Callable[[Choice], None]
     done: bool = False
     outside: Bound | None = None  # what others have of it
@@ -143,15 +147,18 @@ class _Tuned:
         ]
         configs = [default_configs(k) for k in ways]
         try:
-            if self.configs:
-                share /= len(ways) + (len(ways) > 1)
-                configs = [fastest_configs(k, site, given, clock, share) for k in ways]
+            if self.within:
+                until = clock.now() + share
+                for n, k in enumerate(ways):  # one that needs less leaves it to those behind
+                    share = (until - clock.now()) / (len(ways) - n + (len(ways) > 1))
+                    configs[n] = fastest_configs(k, site, given, clock, share, self.within)
+                share = max(0.0, until - clock.now())
             search = WaySearch(ways, configs, site, given)
             found = search.known()
             if found is None:
                 before = time.perf_counter()
                 search.build()
-                if not self.configs:  # it was compiled while the host went on: nobody chose that
+                if not self.within:  # it was compiled while the host went on: nobody chose that
                     start += time.perf_counter() - before
                 found = search.choose(clock, share)
             self.note(replace(found, configs=tuple(configs[found.index])))
@@ -225,16 +232,18 @@ def fastest_configs(
     args: Sequence[torch.Tensor | int],
     clock: CudaClock,
     budget: float,
+    within: float,
 ) -> list[Config]:
     """The quickest configuration of each launch, for these arguments.
 
     args: the kernel's buffers (those that the kernel only reads may be addresses, or values), then
     its integers; the buffers that the kernel writes are copied.  budget: seconds of compiling and
-    measuring.  What was found is kept in the site's cache; where all configurations were tried
-    once, nothing is compiled again.  Launches are tuned in turn, each by the time of the whole
-    kernel.
+    measuring.  What was found is kept in the site's cache: where all configurations were tried
+    once, or as many as ``within`` seconds for the whole graph allowed, nothing is compiled again.
+    Launches are tuned in turn, each by the time of the whole kernel.
     """
-    return _Search(kernel, site, args, clock, budget, clock.now(), default_configs(kernel)).run()
+    chosen = default_configs(kernel)
+    return _Search(kernel, site, args, clock, budget, within, clock.now(), chosen).run()
 
 
 @dataclass
@@ -246,6 +255,7 @@ class _Search:
     args: Sequence[torch.Tensor | int]
     clock: CudaClock
     budget: float
+    within: float
     start: float
     chosen: list[Config]
     built: dict[KernelJob, Binary] = field(default_factory=dict)
@@ -255,10 +265,9 @@ class _Search:
         open_ = [i for i, launch in enumerate(self.kernel.launches) if len(launch.configs) > 1]
         for n, i in enumerate(open_):
             configs: Sequence[Config] = self.kernel.launches[i].configs
-            found = known(self.key(i, configs), len(configs), self.site.cache)
+            found = known(self.key(i, configs), len(configs), self.site.cache, self.within)
             if found is None:
                 self.build()
-                configs = self.tried(i)
                 found = self.choose(i, configs, len(open_) - n)
             self.chosen[i] = configs[found.index]
         return self.chosen
@@ -275,24 +284,24 @@ class _Search:
     def choose(self, i: int, configs: Sequence[Config], left: int) -> Choice:
         """left: how many launches share the time that is left, this one included."""
         calls = [self.call(i, c) for c in configs]
+        within = None if self.tried(i) else self.within
         mutated = [k for k, p in enumerate(self.kernel.params) if p.mode != "in"]
         share = max(0.0, self.start + self.budget - self.clock.now()) / left
         key = self.key(i, configs)
-        return choose(key, calls, self.args, mutated, self.clock, self.site.cache, share)
+        return choose(key, calls, self.args, mutated, self.clock, self.site.cache, share, within)
 
     def call(self, i: int, config: Config) -> Run | None:
-        """None for what Triton refused, but for the default: that is for the launch to say."""
+        """None for what Triton refused, but for the default: that is for the launch to say.  And
+        for what there was no time to compile."""
         launch = self.kernel.launches[i]
         if config != launch.configs[0] and _job(self.site, launch, config) not in self.built:
             return None
         return candidate(self.kernel, self.site, self.way(i, config), self.built)
 
-    def tried(self, i: int) -> list[Config]:
-        """The default, and whatever else of a launch there was time to compile."""
-        launch = self.kernel.launches[i]
-        default, *rest = launch.configs
-        reached = self.built.keys() | self.refused
-        return [default, *(c for c in rest if _job(self.site, launch, c) in reached)]
+    def tried(self, i: int) -> bool:
+        """Whether there was time to compile all of a launch but the default."""
+        launch, reached = self.kernel.launches[i], self.built.keys() | self.refused
+        return all(_job(self.site, launch, c) in reached for c in launch.configs[1:])
 
     def build(self) -> None:
         """Compile as many configurations as there is time for, those of the first launch first."""
