@@ -9,6 +9,7 @@ from litz.index import Expr, ceildiv, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
+from litz.kernel.guards import within
 from litz.kernel.nodes import extent
 from litz.kernel.phases import Temporary, linear, normalised
 from litz.kernel.plan import KernelPlan
@@ -62,7 +63,7 @@ class Parts:
     def inside(self, value: Node, other: Node) -> Node:
         """``value`` within the row."""
         cond = self.ragged
-        return value if cond is None else nodes.masked(cond, value, other)
+        return value if cond is None else within(cond, value, other)
 
     def within(self, s: Store) -> Store:
         """A store of the full space, within the row: nothing is read beyond its end either."""
