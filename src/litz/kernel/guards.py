@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from litz.index import Expr, const, product
 from litz.ir import body
@@ -64,14 +64,15 @@ def lifted(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[St
     return tuple(rewrite.store(s) for s in stores)
 
 
-def within(cond: Node, value: Node, other: Node) -> Node:
+def within(cond: Node, value: Node, other: Node, along: Collection[Expr]) -> Node:
     """``value`` where a condition holds that says which points of a row there are, else ``other``.
 
-    What all points share is there, and computed, whether it holds or not.
+    along: the loops over the points, of which some are there: what these share is there, and
+    computed, whether the condition holds or not.
     """
     nodes = tuple(walk((value,)))
     loads = {n for n in nodes if isinstance(n, Load)}
-    own = [n for n in loads_of((value,)) if {*n.vars} & {*cond.vars}]
+    own = [n for n in loads_of((value,)) if not {*n.vars}.isdisjoint(along)]
     plain = len(own) == len(loads) or any(isinstance(n, Masked) for n in nodes)
     if plain or not _runs_anywhere(nodes, loads):
         return body.masked(cond, value, other)
