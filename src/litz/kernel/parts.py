@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, ceildiv, const, min_, product, var
+from litz.index import ONE, Expr, ceildiv, min_, product, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
@@ -13,8 +13,6 @@ from litz.kernel.guards import within
 from litz.kernel.nodes import extent
 from litz.kernel.phases import Temporary, linear, normalised
 from litz.kernel.plan import KernelPlan
-
-ONE = const(1)
 
 
 def digits(position: Expr, loops: Sequence[Expr]) -> dict[Expr, Expr]:

@@ -126,8 +126,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         configs, rows = (single, rows) if single else (configs, None)
     if style.widely:
         even = axes.even(configs[:1])
-        single_row = rows is not None and not persistent
-        configs = widened(configs, even, axes, persistent, single=single_row)
+        configs = widened(configs, even, axes, persistent, single=bool(rows) and not persistent)
     form: Form = "once" if axes.reduced is None else "persistent" if persistent else "passes"
     values = Values(axes.of_dims)
     reduces = reductions(values, plan.stores)

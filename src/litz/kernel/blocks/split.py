@@ -171,8 +171,8 @@ def _part(size: int, parts: int, aligned: int) -> Expr:
 class _Maker(Parts):
     """kept: reduced dims that the first kernel of every pass leaves to the second.
 
-    loops: over a part: over its elements, or over turns of the outermost dim and the others, where
-    there are enough turns for all parts to have whole ones.
+    loops: over a part: over its elements, or over turns of the dim that is divided and those
+    behind it.
     """
 
     def __init__(self, plan: KernelPlan, parts: int, kept: Loops) -> None:
@@ -183,9 +183,8 @@ class _Maker(Parts):
         aligned = 1 if others or (before and plan.down) else ALIGNED
         each = extent(cut) if pieces == 1 else _part(size_hint(extent(cut)), pieces, aligned)
         inner = product(extent(v) for v in others)
-        super().__init__(
-            plan, extent(cut) * inner, each * inner, product(extent(v) for v in before)
-        )
+        stretches = product(extent(v) for v in before)
+        super().__init__(plan, extent(cut) * inner, each * inner, stretches)
         turn = var("rturn", each) if others else self.q
         self.loops: Loops = (turn, *others)
         self.q = linear(self.loops)
