@@ -129,6 +129,9 @@ NORMS: dict[str, tuple[Loss, int]] = {
     "squares": (lambda x, w, y: F.rms_norm(x @ w, (40,), w[0]).square().mean() * y.sum(), 1),
     "gelu": (lambda x, w, y: F.gelu(F.layer_norm(x @ w, (40,))).sin().sum(), 1),
     "multiplied": (lambda x, w, y: (F.layer_norm(x @ w, (40,)) @ w.t()).sin().sum(), 2),
+    "rms": (lambda x, w, y: F.rms_norm(x @ w, (40,)).sin().sum(), 1),
+    "groups": (lambda x, w, y: F.group_norm(x @ w, 4).sin().sum(), 1),
+    "batch": (lambda x, w, y: F.batch_norm(x @ w, None, None, training=True).sin().sum(), 1),
 }
 
 
@@ -146,6 +149,32 @@ def test_what_a_norm_is_made_into_is_computed_again(name: str) -> None:
     saved: Any = graphs[0][1].graph.output_node().args[0]
     kept = [n for n in saved if [*n.meta["val"].shape] == [24, 40]]
     assert graphs[0][0] == "forward" and len(kept) == count
+
+
+def shifted_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    mean, var = torch.zeros_like(w), torch.ones_like(w)
+    return F.batch_norm(x.sin(), mean, var, w, b, training=True).square().sum()
+
+
+def fixed_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Statistics are not its argument's."""
+    return F.batch_norm(x.sin(), w.detach(), w.detach().abs() + 1, w, b).square().sum()
+
+
+def grouped_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.group_norm(x.sin(), 2, w, b).square().sum()
+
+
+@pytest.mark.parametrize("fn", [shifted_norm, fixed_norm, grouped_norm])
+def test_norms_of_channels_are_computed_again(fn: Loss) -> None:
+    given = [draw(3, 6, 5, 7), draw(6), draw(6)]
+    grads = []
+    for run, to in ((compiled(fn, []), torch.float32), (fn, torch.float32), (fn, torch.float64)):
+        args = [t.to(to).requires_grad_() for t in given]
+        grads.append(torch.autograd.grad(run(*args), args))
+    for mine, own, exact in zip(*grads, strict=True):
+        limit = 2 * (own - exact).norm() + 1e-6 * exact.norm()
+        assert (mine - exact).norm() <= limit
 
 
 def test_logits_that_a_caller_writes_do_not_change_gradients() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +13,10 @@ from torch import Tensor
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
+from litz.ir.body import loads  # noqa: E402
 from litz.kernel.blocks import split  # noqa: E402
 from litz.kernel.blocks.choose import choose  # noqa: E402
+from litz.kernel.nodes import roots, row_start  # noqa: E402
 
 TRITON = {"target": "triton"}
 
@@ -131,3 +134,22 @@ def test_moments_of_columns_in_one_part(rows: int, monkeypatch: pytest.MonkeyPat
     """Many columns beside a short reduced dim: how many elements a part has is a number alone."""
     monkeypatch.setattr(split, "DEEP", 8)
     check(lambda x: x.var((0, 2), correction=0), rand(rows, 5, 2), runs=1, **TRITON)
+
+
+def of_channels(x: Tensor, by: Tensor) -> tuple[Tensor, ...]:
+    y = x * by[:, None]
+    return y.sum((0, 2)), torch.var_mean(y, (0, 2), correction=0)[1], x.amax(1).argmax()
+
+
+@pytest.mark.parametrize("size", [70, 71])
+def test_parts_lie_within_the_dims_in_front(size: int) -> None:
+    """Nothing is divided along a part; what it shares is loaded whether it is whole or not."""
+    x, by = rand(4, 3, size), rand(3)
+    check(of_channels, x, by, runs=1, judge=False, **TRITON)
+    (graph,) = litz.explain(of_channels, x, by, options=TRITON).graphs
+    first = [choose(k.plan).kernels[0].plan for k in graph.stages.kernels]
+    parts = [p for p in first if any(str(v) == "rpart" for v in p.reduced)]
+    along = [(n, p.lane) for p in parts for n in loads(roots(p.stores)) if p.lane in n.vars]
+    assert along and all(row_start(n.index, lane) is not None for n, lane in along)
+    sources = [k.source for k in graph.stages.kernels]
+    assert any(re.search(r"tl.load\(b\d \+ \(x0\)\)$", s, re.MULTILINE) for s in sources)

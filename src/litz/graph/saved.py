@@ -34,8 +34,19 @@ PASSING: Final = frozenset({
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.gather.default,
     aten.nll_loss_forward.default, aten.nll_loss2d_forward.default,
 })  # fmt: skip
-# Norms, and how many of their arguments say of what: the values, the shape of a row, weight, bias.
-NORMS: Final = {aten.native_layer_norm.default: 4, aten._fused_rms_norm.default: 3}
+# Norms: how many of their results are the norm and its statistics, and where weight and bias stand.
+ROWS: Final = {
+    aten.native_layer_norm.default: (3, slice(2, 4)),
+    aten._fused_rms_norm.default: (2, slice(2, 3)),
+}
+CHANNELS: Final = dict.fromkeys(
+    (
+        aten.native_group_norm.default, aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_functional.default,
+    ),
+    (3, slice(1, 3)),
+)  # fmt: skip
+NORMS: Final = ROWS | CHANNELS
 PRODUCTS: Final = frozenset({
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
 })  # fmt: skip
@@ -164,40 +175,45 @@ class _Parts:
     def leave_out_norm(self, n: Node) -> None:
         """Compute anew, to the same bits, what a norm is made into element by element.
 
-        That is where what it is of is saved besides, and all that reads it is of that kind.
+        That is where what it is of is saved besides, and all that reads it is of that kind.  Its
+        weight and bias are inputs.
         """
         again, at, own = list[Node](), _attached(n), self.inputs.get(n.name)
         while len(again) < MOST and _is_pointwise(at) and len(at.all_input_nodes) == 1:
             again.append(at)
             (at,) = at.all_input_nodes
-        norm = at.args[0] if at.target is operator.getitem and at.args[1] == 0 else None
-        if own is None or not isinstance(norm, Node) or norm.target not in NORMS:
+        norm: Any = at.args[0] if at.target is operator.getitem and at.args[1] == 0 else None
+        if own is None or norm is None or norm.target not in NORMS or not _is_of_itself(norm):
             return
         if any(c in self.shown for c in (*again, at)):
             return
         of: dict[Any, Node] = {u.args[1]: u for u in norm.users}
-        given: Any = norm.args[: NORMS[norm.target]]
-        x, _, *affine = given
-        read = [x, *(of.get(k) for k in range(1, len(norm.meta["val"]))), *affine]
-        saved = {_attached(a): self.inputs[a.name] for a in self.saved if isinstance(a, Node)}
-        known = [None if a is None else saved.get(a) for a in read]
+        results, affine = NORMS[norm.target]
+        statistics = [of.get(k) for k in range(1, results)]
+        x, read = norm.args[0], [norm.args[0], *statistics, *norm.args[affine]]
+        known = {_attached(a): self.inputs[a.name] for a in self.saved if isinstance(a, Node)}
+        fresh = [a for a in read[results:] if a is not None and a not in known]
         wide = torch.float32 if x.meta["val"].dtype.itemsize == 2 else x.meta["val"].dtype
-        kept = all(a is None or k is not None for a, k in zip(read, known, strict=True))
-        statistics = read[1 : len(norm.meta["val"])]
+        kept = all(a in known for a in read[:results]) and self._are_little(fresh, n)
         exact = all(a is not None and a.meta["val"].dtype is wide for a in statistics)
         if not kept or not exact or not all(map(_is_pointwise, own.users)):
             return
         if not all(u.op == "output" or _is_pointwise(u) for c in (*again, at) for u in c.users):
             return
         self.changed = True
-        self._save(n, own, ())
+        known |= zip(fresh, self._save(n, own, fresh), strict=True)
         first = next(a for a in self.backward.nodes if a.op != "placeholder")
         with self.backward.inserting_before(first):
-            made = _normed(own, norm, known)
+            made = _normed(own, norm, [None if a is None else known[a] for a in read])
             for c in reversed(again):
                 made = self.backward.node_copy(c, dict.fromkeys(c.all_input_nodes, made).get)
             own.replace_all_uses_with(made)
         self.backward.erase_node(own)
+
+    def _are_little(self, given: Sequence[Node], beside: Node) -> bool:
+        """Whether inputs that nobody writes may be saved in the place of one value."""
+        inputs = all(a.op == "placeholder" and a not in self.written for a in given)
+        return inputs and 2 * sum(map(_bytes, given)) < _bytes(beside)
 
     def widen(self, n: Node) -> None:
         """Let rows of a product begin at whole 16 bytes, unless results show how it lies."""
@@ -309,20 +325,45 @@ def _less(n: Node, low: Node, logs: Node) -> Node:
     return add_call(n, aten._to_copy.default, (found,), {"dtype": val.dtype}) if narrow else found
 
 
-def _normed(n: Node, norm: Node, known: Sequence[Node | None]) -> Node:
+def _normed(n: Node, norm: Any, known: Sequence[Node | None]) -> Node:
     """A norm from its argument, its statistics, and its weight and bias."""
-    x, *statistics = known[: len(norm.meta["val"])]
+    results, _ = NORMS[norm.target]
+    x, *others = known
     assert x is not None
+    if norm.target in CHANNELS:
+        others = [_by_channel(n, a, x) for a in others]
+    statistics, affine = others[: results - 1], others[results - 1 :]
     made = _wide(n, x)
     if len(statistics) > 1:
         made = add_call(n, aten.sub.Tensor, (made, statistics[0]), {})
     made = add_call(n, aten.mul.Tensor, (made, statistics[-1]), {})
-    affine = known[len(norm.meta["val"]) :]
     for a, op in zip(affine, (aten.mul.Tensor, aten.add.Tensor), strict=False):
         made = made if a is None else add_call(n, op, (made, _wide(n, a)), {})
     dtype = norm.meta["val"][0].dtype
     narrow = made.meta["val"].dtype is not dtype
     return add_call(n, aten._to_copy.default, (made,), {"dtype": dtype}) if narrow else made
+
+
+def _by_channel(n: Node, a: Node | None, x: Node) -> Node | None:
+    """What each channel has, or each group of them in each image, for the elements of ``x``."""
+    if a is None:
+        return None
+    channels, by_group = x.meta["val"].shape[1], a.meta["val"].ndim == 2
+    if by_group and channels != a.meta["val"].shape[1]:
+        size = [-1, -1, channels // a.meta["val"].shape[1]]
+        a = add_call(n, aten.unsqueeze.default, (a, 2), {})
+        a = add_call(n, aten.expand.default, (a, size), {})
+        a = add_call(n, aten.clone.default, (a,), {"memory_format": torch.contiguous_format})
+        a = add_call(n, aten.view.default, (a, [-1, channels]), {})
+    for _ in x.meta["val"].shape[2:]:
+        a = add_call(n, aten.unsqueeze.default, (a, -1), {})
+    return a
+
+
+def _is_of_itself(norm: Any) -> bool:
+    """Whether a norm's statistics are its argument's own; those of groups of a known size."""
+    ours = not any(a is False for a in norm.args)
+    return ours and (norm.target in ROWS or isinstance(norm.args[0].meta["val"].shape[1], int))
 
 
 def _attached(n: Node) -> Node:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from litz.index import Expr, const, product
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, Store, op, walk
+from litz.ir.body import loads as loads_of
 from litz.ir.ops import CHECKS
 from litz.ir.program import Buffer
 
@@ -60,12 +61,31 @@ def lifted(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[St
         if old not in free or not isinstance(new, Masked):
             return new
         cond, value, other = new.args
-        loads = {n for n in walk((value,)) if isinstance(n, Load) and n.vars}
-        kept = Rewriter(memo={n: body.masked(cond, n, body.const(n.dtype, 0)) for n in loads})
-        return op("where", cond, kept(value), other)
+        return _selected(cond, value, other, [n for n in loads_of((value,)) if n.vars])
 
     rewrite = Rewriter(replace=guard)
     return tuple(rewrite.store(s) for s in stores)
+
+
+def within(cond: Node, value: Node, other: Node, along: Collection[Expr]) -> Node:
+    """``value`` where a condition holds that says which points of a row there are, else ``other``.
+
+    along: the loops over the points, of which some are there: what these share is there, and
+    computed, whether the condition holds or not.
+    """
+    nodes = tuple(walk((value,)))
+    loads = {n for n in nodes if isinstance(n, Load)}
+    own = [n for n in loads_of((value,)) if not {*n.vars}.isdisjoint(along)]
+    plain = len(own) == len(loads) or any(isinstance(n, Masked) for n in nodes)
+    if plain or not _runs_anywhere(nodes, loads):
+        return body.masked(cond, value, other)
+    return _selected(cond, value, other, own)
+
+
+def _selected(cond: Node, value: Node, other: Node, own: Sequence[Load]) -> Node:
+    """One of two values, of which the first computes with zeros for some loads otherwise."""
+    kept = Rewriter(memo={n: body.masked(cond, n, body.const(n.dtype, 0)) for n in own})
+    return op("where", cond, kept(value), other)
 
 
 def _narrowed(value: Node, cond: Node) -> Node:

@@ -19,6 +19,7 @@ from litz.index import (
     Substitution,
     coefficient,
     contiguous_strides,
+    floordiv,
     linear,
     product,
     size_hint,
@@ -38,6 +39,7 @@ from litz.ir.body import (
     walk,
 )
 from litz.ir.program import Buffer, Loops, Program, ProgramNode
+from litz.ir.unfold import cut_loop
 
 ROWS = 512  # that keep a large machine busy
 ROW = 64  # elements, so that what rows come to is little beside them
@@ -61,9 +63,10 @@ class ReduceByRows:
         names = (x for n in count(len(buffers)) if (x := f"buf{n}") not in buffers)
         for n in program.nodes:
             if isinstance(n, Loops) and n.device.partition(":")[0] in self.blocks:
-                axes = next((len(r.nest.axes) for r in rows if _shares(r, n)), 0)
-                if axes:
-                    own, n = _parts(n, axes, names, buffers)
+                found = ((r, _cut(n, r.loops)) for r in rows if not n.axes)
+                pair = next(((r, c) for r, c in found if _shares(r, c)), None)
+                if pair is not None:
+                    own, n = _parts(pair[1], len(pair[0].nest.axes), names, buffers)
                     nodes.append(own)
                 elif n.axes and n.reduce_axes:
                     rows.append(_Rows(n))
@@ -102,6 +105,22 @@ def _follow(rows: _Rows, n: Loops) -> _Rows:
 
 def _same_loops(rows: _Rows, loops: Sequence[Expr]) -> bool:
     return [v.extent for v in loops] == [v.extent for v in rows.loops]  # type: ignore[attr-defined]
+
+
+def _cut(n: Loops, loops: Sequence[Expr]) -> Loops:
+    """A nest with its loops cut as others are, of groups of channels say, as far as they go on."""
+    sizes = [v.extent for v in loops]  # type: ignore[attr-defined]
+    nest = (n.axes, n.reduce_axes, n.stores)
+    for v in n.reduce_axes:
+        whole, steps = v.extent, [ONE]  # type: ignore[attr-defined]
+        while sizes and steps[-1] is not whole:
+            steps.append(steps[-1] * sizes.pop(0))
+        if steps[-1] is not whole:
+            return n
+        if len(steps) > 2:
+            cuts = tuple(floordiv(whole, step) for step in reversed(steps[1:-1]))
+            nest = cut_loop(nest, v, cuts)
+    return replace(n, reduce_axes=nest[1], stores=nest[2])
 
 
 def _shares(rows: _Rows, n: Loops) -> bool:

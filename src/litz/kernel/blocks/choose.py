@@ -9,11 +9,12 @@ from math import prod
 from litz.index import Expr, coefficient, const, divides, size_hint
 from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, Scan, is_even, walk
+from litz.ir.body import loads as loads_of
 from litz.ir.reductions import by_update
 from litz.ir.scans import sorts_of
 from litz.kernel.blocks import attention, crossed, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
-from litz.kernel.blocks.draws import shared_draws
+from litz.kernel.blocks.draws import WORDS, odd_draws, shared_draws
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.places import pairs_of
@@ -118,13 +119,14 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
     persistent = is_persistent(plan, axes) if held is None else held
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
-    rows = None if persistent or style.block_pointers else _odd_rows(plan)
-    if rows is not None:
+    find = _held_rows if persistent else _odd_rows
+    rows = None if style.block_pointers else find(plan, configs)
+    if rows is not None and not persistent:
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
     if style.widely:
         even = axes.even(configs[:1])
-        configs = widened(configs, even, axes, persistent, single=rows is not None)
+        configs = widened(configs, even, axes, persistent, single=bool(rows) and not persistent)
     form: Form = "once" if axes.reduced is None else "persistent" if persistent else "passes"
     values = Values(axes.of_dims)
     reduces = reductions(values, plan.stores)
@@ -212,7 +214,25 @@ def _neighbours(plan: KernelPlan, config: Config) -> int:
     return max(1, min(16 // narrowest(plan), config.block("r")))
 
 
-def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
+def _any_order(plan: KernelPlan) -> bool:
+    """Whether nothing searches for the first place of something along rows, or scans them."""
+    found = [n for n in walk(roots(plan.stores)) if isinstance(n, Scan | Reduce)]
+    return not any(isinstance(n, Scan) or n.row.positional for n in found)
+
+
+def _held_rows(plan: KernelPlan, configs: Sequence[Config]) -> tuple[Expr, int] | None:
+    """Where odd rows begin, if blocks should hold them from the multiple of four before that.
+
+    So four neighbours share a call of the generator of random numbers.
+    """
+    start = odd_draws(plan)
+    if start is None or not _any_order(plan):
+        return None
+    room = min(c.block("r") for c in configs) - int_value(extent(plan.reduced[0]))
+    return (start, WORDS) if room >= WORDS - 1 else None
+
+
+def _odd_rows(plan: KernelPlan, _configs: Sequence[Config]) -> tuple[Expr, int] | None:
     """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
 
     With it, the elements of such an access.  Their first elements then come last, so that neither a
@@ -220,13 +240,12 @@ def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     """
     if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
         return None
-    nodes = tuple(walk(roots(plan.stores)))
-    if any(isinstance(n, Scan) or (isinstance(n, Reduce) and n.row.positional) for n in nodes):
+    if not _any_order(plan):
         return None
     v = plan.lane
     size = {p.name: p.dtype.bytes for p in plan.params}
     whole = 16 // narrowest(plan)
-    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
+    loads = [n for n in loads_of(roots(plan.stores)) if not n.indirect]
     found: dict[Expr, int] = {}
     for buffer, index in [(n.buffer, n.index) for n in loads] + [
         (s.buffer, s.index) for s in plan.stores if not s.indirect

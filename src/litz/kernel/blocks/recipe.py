@@ -128,7 +128,8 @@ class BlockPlan:
     late: what a nest stores outside of its loops comes last, computed first.
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
-    rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    rows: where rows begin that whole accesses do not divide, and elements of such an access; of a
+    block that holds them whole, from such an access on.
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
     ahead: a turn of the loop over axis x loads what the next one needs.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from litz.index import Const, Expr, coefficient, product, size_hint
-from litz.ir.body import Load, Node, Op, Scan, loads, walk
+from litz.index import Const, Expr, coefficient, divides, product, size_hint
+from litz.ir.body import Load, Masked, Node, Op, Scan, loads, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.blocks.across import (
@@ -32,7 +32,7 @@ from litz.kernel.blocks.axes import (
 from litz.kernel.blocks.narrow import narrow
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots, row_start
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -301,14 +301,23 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> Iterator[Confi
 
 def _long_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
     """Parts of rows, which a loop goes over."""
-    r, most = power_of_two(size), max(1024, power_of_two(ROW // streams(plan)))
+    r, most = power_of_two(size), max(1024, power_of_two(ROW // max(1, len(_along(plan)))))
     fewest = _warps_to_reread(plan, size)
     # Elements one by one are more loads of a thread: others have some of them.
     parted = len(plan.reduced) > 1 and hint(extent(plan.reduced[-1])) % _access(plan) != 0
+    parted = parted or _are_guarded(plan)
     for n in (most, most // 2, 2 * most, most // 4):
         n = min(r, n)
         yield _config(max(_warps(n, 8 if parted else 16), min(fewest, n // 128)), x=1, r=n)
     yield _config(_warps(min(r, most)), x=1, r=min(r, most))
+
+
+def _are_guarded(plan: KernelPlan) -> bool:
+    """Whether whole accesses do not divide rows, of which some elements may not be there."""
+    if plan.lane is None or not any(isinstance(n, Masked) for n in walk(roots(plan.stores))):
+        return False
+    starts = (row_start(n.index, plan.lane) for n in _along(plan))
+    return any(e is not None and not divides(_access(plan), e) for e in starts)
 
 
 def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
@@ -319,8 +328,22 @@ def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
         x = least
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        warps = _warps(x * r, EACH // _values(plan) if least > 1 else 16)
+        each = _least_each(plan, rows * r)
+        while each < 16 and x > least:
+            x //= 2
+        warps = _warps(x * r, EACH // _values(plan) if least > 1 else each)
         yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
+
+
+def _least_each(plan: KernelPlan, points: int) -> int:
+    """Elements of a row that a thread has: 16, unless few threads would have what is narrow.
+
+    A thread's elements lie beside each other as far as one access of the narrowest kind reaches,
+    and those of wider kinds of several threads apart: four of 4 bytes beside 16 of one.
+    """
+    wide = max((p.dtype.bytes for p in plan.params if not p.by_value), default=4)
+    apart = narrowest(plan) * 4 <= wide and points // 16 < THREADS
+    return max(4, 16 // wide) if apart else 16
 
 
 def _combined(axes: Axes, r: int) -> Iterator[Config]:

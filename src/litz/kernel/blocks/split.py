@@ -8,7 +8,6 @@ reductions come at the end, as a kernel without reductions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from litz.index import (
     Substitution,
     coefficient,
     const,
-    min_,
     product,
     size_hint,
     symbol,
@@ -146,46 +144,52 @@ def _parts(plan: KernelPlan, kept: Loops, again: bool, wanted: bool) -> int:
     return parts if size >= (TALL if down else LONG) else 0
 
 
-def _part(sizes: Sequence[int], parts: int, aligned: int) -> Expr:
+def _cut(sizes: Sequence[int], parts: int) -> tuple[int, int]:
+    """Which of a row's dims is divided, and into how many pieces.
+
+    Parts lie within those in front of it, so that nothing is divided along a part's elements.
+    """
+    k, before = 0, 1
+    while k + 1 < len(sizes) and before * sizes[k] < parts:
+        before, k = before * sizes[k], k + 1
+    return k, -(-parts // before)
+
+
+def _part(size: int, parts: int, aligned: int) -> Expr:
     """Elements of a part: all of one length where that can be, else multiples of ``aligned``.
 
-    sizes: of a row's dims.  At best parts end where a dim does, and nothing is divided along them.
     Of uneven parts there are more where these would fill their blocks badly.
     """
-    size = math.prod(sizes)
     even = [size // n for n in range(parts, parts // 2, -1) if size % (n * aligned) == 0]
-    inner = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
-    whole = [p for p in even if all(p % n == 0 or n % p == 0 for n in inner)]
     uneven = -(-size // (parts * aligned)) * aligned
     block = power_of_two(uneven)
     if aligned < block <= PERSISTENT and uneven < block - block // 8:
         uneven = block // 2
-    return const([*whole, *even, uneven][0])
+    return const([*even, uneven][0])
 
 
 class _Maker(Parts):
     """kept: reduced dims that the first kernel of every pass leaves to the second.
 
-    loops: over a part: over its elements, or over turns of the outermost dim and the others, where
-    there are enough turns for all parts to have whole ones.
+    loops: over a part: over its elements, or over turns of the dim that is divided and those
+    behind it.
     """
 
     def __init__(self, plan: KernelPlan, parts: int, kept: Loops) -> None:
         self.kept = kept
         self.outer = tuple(v for v in plan.reduced if v not in kept)
-        size = product(extent(v) for v in self.outer)
-        first, *others = self.outer
-        if others and (turns := size_hint(extent(first))) >= parts:
-            each = _part([turns], parts, 1)
-            super().__init__(plan, size, each * product(extent(v) for v in others))
-            turn = var("rturn", each)
-            self.loops: Loops = (turn, *others)
-            self.q = linear(self.loops)
-            self.moved: dict[Expr, Expr] = {first: self.p * each + turn}
-        else:
-            sizes = [size_hint(extent(v)) for v in self.outer]
-            super().__init__(plan, size, _part(sizes, parts, ALIGNED))
-            self.loops, self.moved = (self.q,), digits(self.position, self.outer)
+        k, pieces = _cut([size_hint(extent(v)) for v in self.outer], parts)
+        before, cut, others = self.outer[:k], self.outer[k], self.outer[k + 1 :]
+        aligned = 1 if others or (before and plan.down) else ALIGNED
+        each = extent(cut) if pieces == 1 else _part(size_hint(extent(cut)), pieces, aligned)
+        inner = product(extent(v) for v in others)
+        stretches = product(extent(v) for v in before)
+        super().__init__(plan, extent(cut) * inner, each * inner, stretches)
+        turn = var("rturn", each) if others else self.q
+        self.loops: Loops = (turn, *others)
+        self.q = linear(self.loops)
+        self.moved = digits(self.p // self.pieces, before) if before else {}
+        self.moved[cut] = self.p % self.pieces * each + turn
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.left: dict[Node, Temporary] = {}  # of each part of a state
@@ -350,7 +354,7 @@ class _Maker(Parts):
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         best = self.leave(stores, nodes.reduce(n.row.best, self.loops, value))
         where = nodes.reduce(n.kind, self.loops, value)
-        first = nodes.index(self.p * self.part)
+        first = nodes.index(self.first)
         spots = self.leave(stores, nodes.op("add", where, first))
         winner = nodes.reduce(n.kind, (self.r,), self.back(best))
         t = symbol(f"t{len(self.temps)}w", 0, self.parts.hi)
@@ -361,7 +365,7 @@ class _Maker(Parts):
         dtype = n.dtype
         means, squared = (self.back(t) for t in self.part_moments(value, dtype, stores))
         axes = (self.r, *self.kept)
-        count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
+        count = nodes.cast(nodes.index(self.count(self.r)), dtype)
         whole = product(extent(v) for v in self.plan.reduced)
         mean, between = chunk_moments(means, axes, whole, lambda x: nodes.op("mul", x, count))
         if n.gives.part == "mean":
@@ -377,6 +381,6 @@ class _Maker(Parts):
             squares = nodes.reduce("welford_m2", self.loops, value)
             return self.leave(stores, mean), self.leave(stores, squares)
         zero = nodes.const(dtype, 0)
-        count = min_(self.part, self.size - self.p * self.part)
+        count = self.count(self.p)
         mean, deviations = chunk_moments(value, self.loops, count, lambda x: self.inside(x, zero))
         return self.leave(stores, mean), self.leave(stores, deviations)

@@ -177,9 +177,13 @@ class PassPrinter(Printer):
         place = self.back(start) if self.made.backward else f"rindex = {self.steps()}"
         if start and not self.made.backward:
             place = f"rindex = {start} + {self.steps()}"
+        rows, inside = self.made.rows, f"rindex < {self.index(axis.size)}"
+        if rows is not None:
+            self.top.emit(f"rhead = ({self.index(rows[0])}) & {rows[1] - 1}")
+            place, inside = f"{place} - rhead", f"(rindex >= 0) & ({inside})"
         self.top.emit(place)
         if "r" not in self.made.even:
-            inside = "rback >= 0" if self.made.backward else f"rindex < {self.index(axis.size)}"
+            inside = "rback >= 0" if self.made.backward else inside
             self.top.emit(f"rmask = {inside}")
         self.decode(self.top, axis)
         if self.made.words is not None:
