@@ -21,7 +21,7 @@ KEPT = (
     ("litz.lowering.values", "axes"),
     ("litz.lowering.values", "contiguous_strides"),
     ("litz.lowering.strides", "row_major"),
-    ("litz.host.sizes", "_extent"),
+    ("litz.host.sizes", "_size"),
     ("litz.host.targets", "_out_target"),
     ("litz.index.layout", "_mixed_radix"),
     ("litz.index.query", "_substitution"),

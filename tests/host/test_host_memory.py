@@ -331,3 +331,17 @@ def test_other_devices_run_kernel_by_kernel_in_memory_of_their_own():
     assert kinds[0] == "EnterDevice" and kinds[-2:] == ["LeaveDevice", "Return"]
     assert planned.segments() == () and kinds.count("CallKernel") == 3
     assert kinds.count("Allocate") == 3 and "Reuse" not in kinds
+
+
+def test_what_goes_by_value_to_another_device_is_a_tensor_of_its_own():
+    """One that lies in an arena would be taken for the whole of it."""
+    maker = Maker(1)
+    (a,) = maker.group("flip", ["arg0_1"], 1, 8)
+    (b,) = maker.group("flip", ["arg0_1"], 1, 8)
+    (c,) = maker.group("flip", [a, b], 1, 8)
+    maker.buffers[c] = replace(maker.buffers[c], device="cuda:0")
+    maker.steps[-1] = replace(maker.steps[-1], device="cuda:0")
+    planned = plan_memory(plan(maker.finish([c]), maker.kernels))
+    assert not any(isinstance(line, Place) for line in planned.lines), host_text(planned)
+    called = [line for line in print_host(planned).source.splitlines() if ".item()" in line]
+    assert len(called) == 1 and f"{a}.item(), {b}.item()" in called[0]

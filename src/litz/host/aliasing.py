@@ -5,7 +5,7 @@ Who owns a buffer's memory its ``alias`` says (``litz.ir.program.root_of``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from litz.host.lines import CallExtern, HostProgram, Return
 from litz.ir.program import Buffer, Extern, Program, ProgramNode, TensorRef
@@ -40,6 +40,15 @@ def looked_into(host: HostProgram) -> frozenset[str]:
     externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
     outputs = [o for line in host.lines if isinstance(line, Return) for o in line.outputs]
     return read_by_strides(kernels, externs, outputs, host.buffers)
+
+
+def taken_by_value(names: Sequence[str], buffers: Mapping[str, Buffer]) -> list[bool]:
+    """Which of a kernel's arguments lie in the host's memory while others lie elsewhere.
+
+    A kernel on another device takes those by value, as one number each.
+    """
+    there = [n in buffers and buffers[n].device != "cpu" for n in names]
+    return [any(there) and not on_device for on_device in there]
 
 
 def holder(buffer: str, owners: Mapping[str, tuple[str, int]]) -> tuple[str, int]:

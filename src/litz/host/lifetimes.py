@@ -7,7 +7,7 @@ from dataclasses import field
 from itertools import accumulate
 
 from litz.dataclass import dataclass
-from litz.host.aliasing import touched
+from litz.host.aliasing import taken_by_value, touched
 from litz.host.lines import (
     Allocate,
     CallExtern,
@@ -49,7 +49,8 @@ class Lifetimes:
 
     kept: lines other than calls, allocations and frees of blocks, by the step that they precede.
     frees: buffers to free after a step that are no block (inputs, results of externs).
-    visible: buffers that something other than a kernel sees, hence need a tensor of their own.
+    visible: buffers that something other than a kernel sees, or one that takes them by value, hence
+        need a tensor of their own.
     ends: the last step that may use a buffer's memory, by the names of those that are no alias.
     """
 
@@ -120,6 +121,9 @@ def _visible(host: HostProgram) -> Iterable[str]:
             yield from _touched(line)
         elif isinstance(line, Return):
             yield from (o.buffer for o in line.outputs if isinstance(o, TensorRef))
+        elif isinstance(line, CallKernel):
+            values = taken_by_value(line.buffers, host.buffers)
+            yield from (b for b, v in zip(line.buffers, values, strict=True) if v)
     for b in host.buffers.values():
         if b.alias is not None:
             yield host.root(b.name)

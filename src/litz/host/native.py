@@ -10,7 +10,7 @@ import torch
 
 from litz.artifact import Constant, Live, Named, Scripted, Value
 from litz.host import lines
-from litz.host.aliasing import holder, looked_into
+from litz.host.aliasing import holder, looked_into, taken_by_value
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.stable import direct_number, stable_arguments
@@ -267,8 +267,7 @@ class _Printer(Words):
         self, kernel: str, group: str, buffers: Sequence[str], ints: Iterable[Expr]
     ) -> None:
         number = self.kernels.setdefault(kernel, len(self.kernels))
-        there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
-        by_value = [any(there) and not t for t in there]
+        by_value = taken_by_value(buffers, self.buffers)
         self._kernels("launch", self._mark(kernel, group), number, buffers, ints, by_value)
 
     def _kernels(

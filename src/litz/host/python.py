@@ -17,7 +17,7 @@ from typing import Final
 from litz.artifact import Value
 from litz.dataclass import dataclass
 from litz.host import lines
-from litz.host.aliasing import holder, looked_into
+from litz.host.aliasing import holder, looked_into, taken_by_value
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
@@ -319,9 +319,7 @@ class _Printer:
 
     def _call(self, name: str, buffers: Iterable[str], ints: Iterable[Expr]) -> None:
         buffers = tuple(buffers)
-        there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
-        # A kernel on another device takes what lies in the host's memory by value.
-        values = [any(there) and not on_device for on_device in there]
+        values = taken_by_value(buffers, self.buffers)
         places = [holder(b, self.owner) for b in buffers]
         owners = [owner for owner, _ in places]
         pointers = dict(self.pointer)

@@ -49,7 +49,7 @@ def halves_apart(nest: Nest) -> Nest:
     exprs = [n.expr for n in masks if isinstance(n, Index)]
     found = [e.num for e in exprs if isinstance(e, Mod) and e.den is const(2)]
     halves = (v for n in nodes if isinstance(n, Load) for v in _shifted_halves(n.index))
-    found += [v for v in halves if size_hint(extent(v)) > SHORT]
+    found += [v for v in halves if v in axes and size_hint(extent(v)) > SHORT]
     for v in found:
         if v not in axes or not _is_even(extent(v)):
             continue

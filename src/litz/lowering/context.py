@@ -243,7 +243,7 @@ class Builder:
         """
         if not isinstance(v, TensorValue) or v.ndim or v.device != "cpu":
             return False
-        several = (self.buffers[n.buffer] for n in body.loads((v.node,)))
+        several = (b for n in body.loads((v.node,)) if (b := self.buffers.get(n.buffer)))
         return any(s is not ONE for b in several for s in b.shape)
 
     def by_itself(self, v: Any) -> Any:
