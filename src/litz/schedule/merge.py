@@ -184,9 +184,8 @@ def _parts(a: FusionGroup, b: FusionGroup, buffer: str, roots: Mapping[str, str]
     root = roots[buffer]
     if any(roots[x] == root for g in (a, b) for x in g.reads):
         return False
-    if any(roots[x] == root and x != buffer for g in (a, b) for x in g.writes):
-        return False
-    if any(s.indirect for g in (a, b) for s in g.stores if s.buffer == buffer):
+    stores = (s for g in (a, b) for s in g.stores if roots[s.buffer] == root)
+    if any(s.buffer != buffer or s.indirect for s in stores):
         return False
     return all(lie_apart(i, j) for i in a.writes[buffer] for j in b.writes[buffer])
 
