@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from litz.graph.calls import is_random, takes_objects
-from litz.index import Const, Expr, split_linear
+from litz.index import Const, Expr, Var, split_linear
 from litz.ir.program import (
     Extern,
     Loops,
@@ -278,7 +279,7 @@ class _Writers:
         if isinstance(n, Loops | Group):
             first, *others = (s for s in n.stores if self.root(s.buffer) == root)
             if not others and first.buffer == root and not first.indirect:
-                found = _digits(first.index, n)
+                found = _digits(first.index, n.axes)
         if found is None or self.first is None or not self._behind(found, *self.first):
             self.begun = self.begun if self.older else self.parts
             self.older += self.parts
@@ -295,21 +296,64 @@ class _Writers:
         inner = [d for d in found[0] if d not in self.outer]
         last, self.end = self.end, found[1] + _reach(inner)
         same = len(inner) + len(self.outer) == len(found[0]) and found[1] > last
-        return same and all(self.end - start < stride for stride, _ in self.outer)
+        return same and _nested(self.outer, self.end - start)
+
+
+def lie_apart(a: Expr, b: Expr) -> bool:
+    """Whether two places are never the same, at whatever points their loops are.
+
+    Proven where both have outer loops alike and inner ranges, within one step of those, of which
+    one ends before the other begins: as parts of a concatenation do.
+    """
+    found = _slice(a), _slice(b)
+    if found[0] is None or found[1] is None:
+        return False
+    (first, start), (second, after) = sorted((found[0], found[1]), key=lambda s: s[1])
+    for k in range(min(len(first), len(second)) + 1):
+        if first[:k] != second[:k]:
+            return False
+        last = after + _reach(second[k:])
+        if start + _reach(first[k:]) < after and _nested(first[:k], last - start):
+            return True
+    return False
 
 
 def _reach(digits: Sequence[tuple[int, int]]) -> int:
     """How far the last place of loops lies from their first."""
-    return sum(stride * (extent - 1) for stride, extent in digits)
+    return sum(stride * max(extent - 1, 0) for stride, extent in digits)
 
 
-def _digits(i: Expr, n: Nest) -> _Slice | None:
+def _nested(outer: Sequence[tuple[int, int]], reach: int) -> bool:
+    """Whether each step of a loop leads beyond all the inner ones, the innermost of ``reach``."""
+    for stride, extent in sorted(outer):
+        if stride <= reach:
+            return False
+        reach += _reach([(stride, extent)])
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _slice(i: Expr) -> _Slice | None:
+    """The places of an index over all its loops: the largest stride first, no loop in two."""
+    found = _digits(i, [v for v in i.free if isinstance(v, Var)])
+    if found is None:
+        return None
+    digits: list[tuple[int, int]] = []
+    for stride, extent in sorted(found[0], reverse=True):
+        if digits and digits[-1][0] == stride * extent:
+            digits[-1] = stride, digits[-1][1] * extent
+        else:
+            digits.append((stride, extent))
+    return digits, found[1]
+
+
+def _digits(i: Expr, loops: Sequence[Expr]) -> _Slice | None:
     """(stride, extent) of each loop in a constant-strided index, and its offset."""
-    split = split_linear(i, n.axes)
+    split = split_linear(i, loops)
     if split is None or not isinstance(split[1], Const):
         return None
     digits: list[tuple[int, int]] = []
-    for v in n.axes:
+    for v in loops:
         c = split[0].get(v)
         extent = v.extent  # type: ignore[attr-defined]
         if not isinstance(c, Const) or not isinstance(extent, Const) or c.value <= 0:

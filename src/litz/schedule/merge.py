@@ -1,8 +1,8 @@
 """Two groups as one: their loops in one space, where that changes no result.
 
-Every buffer that one of them writes both touch at one and the same index; updates run as often as
-before; what reduces runs before what it reads is overwritten; scans stay along the one reduced
-loop.
+Every buffer that one of them writes both touch at one and the same index, or both do no more than
+write parts of it that lie apart; updates run as often as before; what reduces runs before what it
+reads is overwritten; scans stay along the one reduced loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from litz.ir.program import Template
 from litz.ir.scans import scans_of
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space
+from litz.schedule.dependencies import lie_apart
 
 Place = Callable[[Expr], Expr]
 ELSEWHERE: Final = "one writes where the other does not touch the same element"
@@ -114,8 +115,8 @@ def merge(
         and _updates_as_often(b, right, how.right, how.space)
     ):
         return OFTEN
-    overwritten = {s.buffer for s in right if ordered}
-    kept = tuple(s for s in left if s.buffer not in overwritten)
+    overwritten = {(s.buffer, s.index) for s in right if ordered}
+    kept = tuple(s for s in left if (s.buffer, s.index) not in overwritten)
     made = joined(a, b, how.space, (*kept, *right))
     return made if _reduced_in_time(made, roots) else OFTEN
 
@@ -166,16 +167,27 @@ def _updates_as_often(
 def _accesses_agree(
     a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
 ) -> bool:
-    """Every buffer that one side writes is touched by both at one and the same index."""
+    """What one side writes, both touch at one and the same index, or they write parts of it."""
     left, right = substitution(how.left), substitution(how.right)
     for one, place, other, others_place in ((a, left, b, right), (b, right, a, left)):
         touched = {roots[x] for x in (*other.reads, *other.writes)}
         for x in one.writes:
-            if roots[x] in touched:
+            if roots[x] in touched and not _parts(one, other, x, roots):
                 store = one.plain_store(x)
                 if store is None or not _only_at(other, x, place(store.index), others_place, roots):
                     return False
     return True
+
+
+def _parts(a: FusionGroup, b: FusionGroup, buffer: str, roots: Mapping[str, str]) -> bool:
+    """Whether both sides only write memory, by one name, and never at the same place."""
+    root = roots[buffer]
+    if any(roots[x] == root for g in (a, b) for x in g.reads):
+        return False
+    stores = (s for g in (a, b) for s in g.stores if roots[s.buffer] == root)
+    if any(s.buffer != buffer or s.indirect for s in stores):
+        return False
+    return all(lie_apart(i, j) for i in a.writes[buffer] for j in b.writes[buffer])
 
 
 def _only_at(
