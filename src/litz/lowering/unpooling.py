@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, as_expr, eq, floordiv, lt, mod
+from litz.index import Expr, and_, as_expr, eq, floordiv, lt, mod, provably_le
 from litz.ir import body
 from litz.lowering import pooling, values, views
 from litz.lowering.context import Unsupported
@@ -48,11 +48,11 @@ def max_unpool(ctx: Call, rank: int, x: TensorValue, indices: TensorValue) -> Te
 
 
 @lower(aten.unfold.default, aten.unfold_copy.default)
-def unfold(ctx: Call, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
+def unfold(ctx: Call, x: TensorValue, dim: int, size: Expr | int, step: Expr | int) -> TensorValue:
     if x.ndim == 0:  # a row of one element, in a window of that or of none
         return values.reshape(x, ctx.shape) if size == 1 else values.viewed(x, ctx.shape, ())
     dim = views.wrap(dim, x.ndim)
-    x = pooling.shared(ctx, x) if size > step else x
+    x = x if provably_le(as_expr(size), as_expr(step)) else pooling.shared(ctx, x)
     if x.ref is not None:
         strides = list(x.ref.strides)
         inner = strides[dim]
