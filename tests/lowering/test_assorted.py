@@ -191,6 +191,7 @@ UNFOLDS: list[dict[str, Any]] = [
     {"kernel_size": (2, 3), "padding": 1, "stride": 2},
     {"kernel_size": 2, "dilation": (2, 3), "padding": (2, 1), "stride": (1, 2)},
     {"kernel_size": (7, 9)},
+    {"kernel_size": (6, 9), "padding": 2, "stride": (4, 5)},  # many elements, few windows over each
 ]
 
 
@@ -203,6 +204,11 @@ def test_sliding_windows(how: dict[str, Any]) -> None:
     check(lambda c: F.fold(c, (7, 9), **how), columns, externs=externs)
     check_training(lambda x: F.unfold(x * 2, **how), IMAGE, externs=externs)
     check_training(lambda c: F.fold(c * 2, (7, 9), **how), columns, externs=externs)
+
+
+def test_overlapping_windows_of_what_is_computed() -> None:
+    native(lambda x: (x.exp() * x.sin()).unfold(-1, 5, 2) + 1, IMAGE)
+    check_training(lambda x: (x.exp() * x.sin()).unfold(-1, 5, 2).square(), IMAGE)
 
 
 @pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])

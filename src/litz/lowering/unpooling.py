@@ -1,20 +1,21 @@
-"""Maxima put back, and sliding windows as columns.
+"""Maxima put back, and sliding windows as a dimension or as columns.
 
-``im2col`` reads each column's element where it lies; ``col2im`` gathers, per element of the result,
-what the columns hold of it, so that no two iterations write the same place.
+``unfold`` and ``im2col`` read each window's element where it lies; ``col2im`` gathers, per element
+of the result, what the columns hold of it, so that no two iterations write the same place.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, eq, floordiv, mod
+from litz.index import Expr, and_, as_expr, eq, floordiv, lt, mod, provably_le
 from litz.ir import body
-from litz.lowering import pooling
+from litz.lowering import pooling, values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.pooling import MAX_TAPS, Windows, inside, windows
@@ -43,7 +44,24 @@ def max_unpool(ctx: Call, rank: int, x: TensorValue, indices: TensorValue) -> Te
     return finish(ctx, out)
 
 
-# --- sliding windows as columns ------------------------------------------------------------------
+# --- sliding windows -----------------------------------------------------------------------------
+
+
+@lower(aten.unfold.default, aten.unfold_copy.default)
+def unfold(ctx: Call, x: TensorValue, dim: int, size: Expr | int, step: Expr | int) -> TensorValue:
+    if x.ndim == 0:  # a row of one element, in a window of that or of none
+        return values.reshape(x, ctx.shape) if size == 1 else values.viewed(x, ctx.shape, ())
+    dim = views.wrap(dim, x.ndim)
+    x = x if provably_le(as_expr(size), as_expr(step)) else pooling.shared(ctx, x)
+    if x.ref is not None:
+        strides = list(x.ref.strides)
+        inner = strides[dim]
+        strides[dim] = inner * step
+        return values.strided(x, ctx.shape, (*strides, inner), x.ref.offset)
+    own = axes(ctx.shape)
+    index = list(own[:-1])
+    index[dim] = own[dim] * step + own[-1]
+    return values.viewed(x, ctx.shape, index)
 
 
 def _counts(w: Windows, sizes: Sequence[Expr]) -> list[Expr]:
@@ -76,22 +94,33 @@ def col2im(ctx: Call, x: TensorValue, output_size: object, **where: Any) -> Tens
     if ZERO in x.shape or ctx.empty:
         return ctx.full(0)
     w = windows(2, **where)
-    if w.taps > MAX_TAPS:
-        raise Unsupported("columns of large windows")
-    x = pooling.shared(ctx, x)
     *lead, channel, high, wide = axes(ctx.shape)
     counts = _counts(w, ctx.shape[-2:])
+    shifted = [i + p for i, p in zip((high, wide), w.padding, strict=True)]
+    held = [list(_holding(*of)) for of in zip(shifted, w.kernel, w.stride, w.dilation, strict=True)]
+    if math.prod(map(len, held)) > MAX_TAPS:
+        raise Unsupported("columns of windows that overlap this much")
+    x = pooling.shared(ctx, x)
 
     def reads() -> Iterator[pooling.Read]:
-        for tap in itertools.product(*map(range, w.kernel)):
-            shifted = [
-                i + p - j * dil
-                for i, p, j, dil in zip((high, wide), w.padding, tap, w.dilation, strict=True)
-            ]
-            outer = [floordiv(i, s) for i, s in zip(shifted, w.stride, strict=True)]
-            conds = [eq(mod(i, s), 0) for i, s in zip(shifted, w.stride, strict=True) if s != 1]
-            row = channel * w.taps + tap[0] * w.kernel[1] + tap[1]
+        for windows_ in itertools.product(*held):
+            outer, (down, right), conds = zip(*windows_, strict=True)
+            row = channel * w.taps + down * w.kernel[1] + right
             at = [*lead, row, outer[0] * counts[1] + outer[1]]
             yield at, and_(inside(outer, counts), *conds), ()
 
     return pooling.one(ctx, pooling.gathered(ctx, x, reads()))
+
+
+def _holding(i: Expr, size: int, step: int, dilation: int) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """The windows that may hold position ``i``, where in them it is, and when they hold it.
+
+    In eager's order: from the window that begins with it to the one that ends with it.
+    """
+    if dilation == 1:
+        for back in range(-(-size // step)):
+            outer = floordiv(i, step) - back
+            yield outer, i - outer * step, lt(i - outer * step, size)
+        return
+    for k in range(size):
+        yield floordiv(i - k * dilation, step), as_expr(k), eq(mod(i - k * dilation, step), 0)

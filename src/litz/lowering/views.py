@@ -155,22 +155,6 @@ def diagonal(ctx: Call, x: TensorValue, offset: int, dim1: int, dim2: int) -> Te
     return values.viewed(x, ctx.shape, index)
 
 
-@lower(aten.unfold.default, aten.unfold_copy.default)
-def unfold(ctx: Call, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
-    if x.ndim == 0:  # a row of one element, in a window of that or of none
-        return values.reshape(x, ctx.shape) if size == 1 else values.viewed(x, ctx.shape, ())
-    dim = wrap(dim, x.ndim)
-    if x.ref is not None:
-        strides = list(x.ref.strides)
-        inner = strides[dim]
-        strides[dim] = inner * step
-        return values.strided(x, ctx.shape, (*strides, inner), x.ref.offset)
-    own = values.axes(ctx.shape)
-    index = list(own[:-1])
-    index[dim] = own[dim] * step + own[-1]
-    return values.viewed(x, ctx.shape, index)
-
-
 @lower(
     aten.alias.default,
     aten.detach.default,
