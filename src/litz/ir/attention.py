@@ -188,7 +188,7 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
         raise ValueError("a store is not attention's")
     return Parts(
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,
-        *map(roles.get, ("lse", "top", "total", "best")), guarded,
+        roles.get("lse"), roles.get("top"), roles.get("total"), roles.get("best"), guarded,
     )  # fmt: skip
 
 
