@@ -166,12 +166,8 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if top is None:
         raise ValueError("stores without a maximum are not attention's")
     (keys,), (score,) = top.axes, top.args
-    known = {
-        lse_value(score, keys): "lse",
-        top_value(score, keys): "top",
-        total_value(score, keys): "total",
-        top: "best",
-    }
+    known = {lse_value(score, keys): "lse", top_value(score, keys): "top"}
+    known |= {total_value(score, keys): "total", top: "best"}
     roles = {known.get(s.value, "out"): s for s in stores}
     out = roles["out"]
     product = next(
