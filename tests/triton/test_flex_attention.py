@@ -135,6 +135,26 @@ def test_scores_beyond_all_numbers(keys: int) -> None:
         torch.testing.assert_close(a, b, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -1e12])
+def test_shares_of_keys_masked_with_low_numbers(low: float) -> None:
+    """Keys of a row that is masked wholly count alike; beside others none counts."""
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        s = torch.where((j < 370) | ((h == 1) & (i == 0)), low, s)
+        return torch.where((h == 0) & (i == 1), -torch.inf, s)
+
+    def fn(q: Tensor, k: Tensor) -> Any:
+        return flex_attention(q, k, k, score_mod=score, return_lse=True)
+
+    q, k = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 900, 16)
+    q[0, 1, 2, 3] = torch.nan
+    report = litz.explain(fn, q, k, options={"target": "triton"})
+    kernels = [k.recipe.kernels for k in report.graphs[0].stages.kernels]
+    assert any(first.share is not None for first, *_ in kernels)
+    for a, b in zip(report.result, fn(q, k), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", some(FEW, 2))
 def test_few_queries_go_over_shares_of_keys(name: str) -> None:
     heads, groups, queries, mask = FEW[name]

@@ -7,9 +7,10 @@ For each batch, head and query (parallel axes; the last is a column of the resul
     weight = exp(score - max over k of score)
     out    = sum over k of weight * value[.., k, d]  /  sum over k of weight
 
-and, where wanted, the logarithm (base 2) of the sum of exponentials, and the maximum.  A row that
-is masked as a whole gives zeros.  ``attention`` builds these stores and ``parts`` knows them
-again: equal nodes are one object.
+and, where wanted, the logarithm (base 2) of the sum of exponentials, and the maximum (times 1 /
+log(2)); of a share of the keys the sum of weights and the maximum as it is.  A row that is masked
+as a whole gives zeros.  ``attention`` builds these stores and ``parts`` knows them again: equal
+nodes are one object.
 
 Its gradient is two such nests, of which ``out`` and ``lse`` are known.  With what is above::
 
@@ -65,7 +66,7 @@ class Parts:
 
     dot: query times key; score: from dot, masked; rows, columns, keys, inner: the variables that
     count queries, a value's elements, keys, and a key's elements.  out, lse, top: the stores, where
-    there are such.  guarded: as of ``out_value``.
+    there are such; total, best: those of a share of the keys.  guarded: as of ``out_value``.
     """
 
     query: Load
@@ -80,6 +81,8 @@ class Parts:
     out: Store
     lse: Store | None
     top: Store | None
+    total: Store | None
+    best: Store | None
     guarded: bool
 
 
@@ -103,12 +106,19 @@ def out_value(score: Node, value: Node, keys: Expr, dtype: DType, *, guarded: bo
 
 def lse_value(score: Node, keys: Expr) -> Node:
     _, total, top = _weights(score, keys)
-    value = op("log", total) * (1 / math.log(2)) + top * (1 / math.log(2))
-    return masked(op("eq", top, const(F32, math.inf)), top, value)
+    return _lse(total, top)
+
+
+def total_value(score: Node, keys: Expr) -> Node:
+    return _weights(score, keys)[1]
+
+
+def best_value(score: Node, keys: Expr) -> Node:
+    return reduce("max", (keys,), score)
 
 
 def top_value(score: Node, keys: Expr) -> Node:
-    return reduce("max", (keys,), score) * (1 / math.log(2))
+    return best_value(score, keys) * (1 / LN2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +127,28 @@ class Merged:
 
     out: Node
     lse: Node
-    top: Node | None
+    top: Node
 
 
-def merged(out: Node, lse: Node, top: Node | None, share: Expr, *, guarded: bool) -> Merged:
-    """out, lse, top: of one share, over the variable that counts shares; out's are guarded."""
-    most = _shift(reduce("max", (share,), lse))
-    weights = op("exp", (lse - most) * LN2)
-    total = reduce("sum", (share,), weights)
-    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total) if guarded else total
+def merged(out: Node, total: Node, best: Node, share: Expr, *, guarded: bool) -> Merged:
+    """out, total, best: of one share, over the variable that counts shares; out's are guarded.
+
+    The logarithm of a share's sum would not do: the lowest number times 1 / log(2) is no number,
+    and beside a large one the logarithm of what is below 1 is lost.
+    """
+    whole_best = reduce("max", (share,), best)
+    most = _shift(whole_best)
+    weights = op("exp", best - most) * total
+    sums = reduce("sum", (share,), weights)
+    whole = masked(op("eq", sums, const(F32, 0)), const(F32, 1), sums) if guarded else sums
     found = reduce("sum", (share,), weights * out) / whole
-    best = None if top is None else reduce("max", (share,), top)
-    sums = op("log", total) * (1 / LN2) + most
-    return Merged(found, masked(op("eq", most, const(F32, math.inf)), most, sums), best)
+    return Merged(found, _lse(sums, most), whole_best * (1 / LN2))
+
+
+def _lse(total: Node, top: Node) -> Node:
+    """The logarithm (base 2) of a sum of exponentials that ``top`` was taken off."""
+    value = op("log", total) * (1 / LN2) + top * (1 / LN2)
+    return masked(op("eq", top, const(F32, math.inf)), top, value)
 
 
 def _weights(score: Node, keys: Expr) -> tuple[Node, Node, Node]:
@@ -147,8 +166,8 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if top is None:
         raise ValueError("stores without a maximum are not attention's")
     (keys,), (score,) = top.axes, top.args
-    lse, best = lse_value(score, keys), top_value(score, keys)
-    known = {lse: "lse", best: "top"}
+    known = {lse_value(score, keys): "lse", top_value(score, keys): "top"}
+    known |= {total_value(score, keys): "total", top: "best"}
     roles = {known.get(s.value, "out"): s for s in stores}
     out = roles["out"]
     product = next(
@@ -165,7 +184,7 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
         raise ValueError("a store is not attention's")
     return Parts(
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,
-        roles.get("lse"), roles.get("top"), guarded,
+        roles.get("lse"), roles.get("top"), roles.get("total"), roles.get("best"), guarded,
     )  # fmt: skip
 
 

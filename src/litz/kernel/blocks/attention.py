@@ -124,9 +124,9 @@ def divide(plan: KernelPlan) -> Phases | None:
         return load(F32, t.name, each * size + linear(dims))
 
     out = left(attention.out_value(p.score, p.value, p.keys, F32), cells)
-    lse = left(attention.lse_value(p.score, p.keys), points)
-    top = None if p.top is None else left(attention.top_value(p.score, p.keys), points)
-    merged = attention.merged(out, lse, top, each, guarded=p.guarded)
+    total = left(attention.total_value(p.score, p.keys), points)
+    best = left(attention.best_value(p.score, p.keys), points)
+    merged = attention.merged(out, total, best, each, guarded=p.guarded)
     dims = (Dim(share, "p"), *plan.dims)
     first = replace(phase(plan, temps, dims, tuple(stores), None), skeleton=skeleton)
     read = {n.buffer: None for n in walk(skeleton.slots) if isinstance(n, Load)}
@@ -134,7 +134,6 @@ def divide(plan: KernelPlan) -> Phases | None:
     plans = [replace(first, params=params)]
     for s, value in ((p.out, merged.out), (p.lse, merged.lse), (p.top, merged.top)):
         if s is not None:
-            assert value is not None
             done = replace(s, value=cast(value, s.value.dtype))
             over = cells if s is p.out else points
             plans.append(normalised(plan, temps, over, (each,), (done,)))

@@ -17,17 +17,9 @@ from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.targets.triton.tiles import LOG2E, TilePrinter, block_of
 
-LARGE: Final = 1e37  # numbers above may overflow when they are multiplied
+LARGE: Final = 1e5  # of numbers above exponentials show the rounding of a product
 SCORE: Final = "score"  # no buffer of a plan is called so
 MASKED: Final = "float('-inf')"
-# Of rows whose highest score is so large that it overflows when it is multiplied, that is taken off
-# before: those of which no key was met yet that a mask of the lowest finite numbers leaves.
-FAR: Final = (
-    "far = tl.where(tl.abs(shift) == float('inf'), best, 0.0)",
-    "shift = tl.where(far == 0.0, shift, 0.0)",
-    "scores -= far",
-    "top -= far",
-)
 
 
 class AttentionPrinter(TilePrinter):
@@ -38,9 +30,9 @@ class AttentionPrinter(TilePrinter):
         self.parts = p = attention.parts(self.plan.stores, self.plan.parallel)
         self.placed = {SCORE}
         # Scores are kept before they are multiplied with a number, which the exponential takes in.
-        number, score = attention.factored(p.score)
+        self.number, score = attention.factored(p.score)
         self.score, self.cond = attention.unmasked(score), attention.condition(score)
-        self.scale = number * LOG2E
+        self.scale = self.number * LOG2E
         raw = load(F32, SCORE, p.rows + p.keys)
         self.with_raw = Rewriter(replace=lambda _, n: raw if n is p.dot else n)
 
@@ -69,13 +61,16 @@ class AttentionPrinter(TilePrinter):
             p.value, {p.keys: self.moving(), p.columns: self.along(p.columns, "[None, :]")}
         )
         kind = TRITON_TYPES[p.value.dtype.name]
+        power = f"tl.fma(scores, {self.scale}, shift * {-self.scale})"
+        if self.is_far():
+            power = f"(scores - shift) * {self.scale}"
         for line in (
             # What is nan makes its weight so, and that the results.
             "best = tl.maximum(top, tl.max(scores, 1)[:, None])",
-            f"shift = tl.where(best == float('-inf'), 0.0, best * {-self.scale})",
-            *(FAR if self.is_far() else ()),
-            f"weight = litz.flush_exp2(tl.fma(scores, {self.scale}, shift))",
-            f"less = litz.flush_exp2(tl.fma(top, {self.scale}, shift))",
+            "shift = tl.where(best == float('-inf'), 0.0, best)",
+            f"weight = litz.flush_exp2({power})",
+            # 1 where the best stays: what rounds would grow with each block.
+            f"less = litz.flush_exp2((top - shift) * {self.scale})",
             "total = total * less + tl.sum(weight, 1)[:, None]",
             f"acc = litz.dot(litz.cast(weight, {kind}), {value}, acc * less)",
             "top = best",
@@ -83,7 +78,10 @@ class AttentionPrinter(TilePrinter):
             emit(line)
 
     def is_far(self) -> bool:
-        """Whether scores may be as large as numbers get: the body has such, or takes any."""
+        """Whether scores may be large, as masks make them: the body has such, or takes any.
+
+        Whole blocks are masked then, and their products overflow, or round by more than 1.
+        """
         nodes = [*walk((self.with_raw(self.score),))]
         large = any(isinstance(n, Const) and LARGE < abs(n.value) < math.inf for n in nodes)
         return large or any(isinstance(n, Load) and n.buffer != SCORE for n in nodes)
@@ -98,10 +96,13 @@ class AttentionPrinter(TilePrinter):
         both = rows | {p.columns: self.along(p.columns, "[None, :]")}
         kind = TRITON_TYPES[p.out.value.dtype.name]
         inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
+        best = f"tl.where((total == total) | (top == {inf}), top, total)"
         for s, text, places in (
             (p.out, f"litz.cast(acc, {kind})", both),
             (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {self.scale})", rows),
-            (p.top, f"tl.where(total == total, top, total) * {self.scale}", rows),
+            (p.top, f"{best} * {self.scale}", rows),
+            (p.total, "total", rows),
+            (p.best, f"{best} * {self.number}", rows),
         ):
             if s is not None:
                 self.result(s, text, places)
