@@ -1,8 +1,8 @@
 """Values: a plan's nodes under the conditions that hold where they are computed.
 
 A load below a ``Masked`` may run only where the condition holds, so that one node can stand for
-several values; what is needed whatever holds has one for all.  A value knows the axes that it varies along, and the pass over the reduced axis
-after which it is known.
+several values; what is needed whatever holds has one for all.  A value knows the axes that it
+varies along, and the pass over the reduced axis after which it is known.
 """
 
 from __future__ import annotations
