@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -67,6 +68,13 @@ def windows(x: Tensor) -> Tensor:
     return torch.nn.functional.max_pool2d(x, 3, 2, 1)
 
 
+def sampled(x: Tensor, grid: Tensor, mode: str = "bilinear") -> Tensor:
+    """A thread has registers for the addresses of all elements that its points read."""
+    return torch.nn.functional.grid_sample(x, grid, mode, align_corners=False)
+
+
+IMAGES = data(8, 64, 256, 256), data(8, 256, 256, 2)
+
 CASES: dict[str, tuple[Callable[..., Tensor], tuple[Spec, ...], dict[str, int], int]] = {
     "interleaved": (interleaved, (data(2048, 2048), data(2048, 2048)), {"y": 64, "x": 64}, 8),
     "short_columns": (short_columns, (data(1024, 4, 4096),), {"x": 256, "r": 4}, 2),
@@ -90,6 +98,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Spec, ...], dict[str, int], 
     "long_columns": (softmax_down, (data(4096, 2048),), {"x": 64, "r": 32}, 8),
     "many_columns": (many_columns, (data(512, 1 << 16),), {"x": 64, "r": 32}, 8),
     "windows": (windows, (data(4, 32, 362, 362),), {"x": 128}, 4),
+    "sampled": (sampled, IMAGES, {"x": 512}, 4),
+    "cubic": (partial(sampled, mode="bicubic"), IMAGES, {"x": 256}, 4),
 }
 
 
@@ -101,6 +111,15 @@ def test_default_blocks(name: str) -> None:
     assert kernel.triton is not None
     first = kernel.triton.launches[0].configs[0]
     assert (dict(first.blocks), first.warps) == (blocks, warps)
+
+
+def test_positions_of_samples_are_computed_once() -> None:
+    """Masks of the elements are no masks of what these come from."""
+    (made,) = trace(sampled, *IMAGES)
+    (job,) = made.jobs
+    assert job.source.count("load_pair(") == 1
+    assert job.source.count("tl.load(") == 4
+    assert job.source.count("tl.floor(") == 2
 
 
 def test_stores_with_gaps_are_filled() -> None:

@@ -1,8 +1,8 @@
 """Values: a plan's nodes under the conditions that hold where they are computed.
 
 A load below a ``Masked`` may run only where the condition holds, so that one node can stand for
-several values.  A value knows the axes that it varies along, and the pass over the reduced axis
-after which it is known.
+several values; what is needed whatever holds has one for all.  A value knows the axes that it
+varies along, and the pass over the reduced axis after which it is known.
 """
 
 from __future__ import annotations
@@ -36,13 +36,20 @@ Conds = tuple[Value, ...]
 
 @dataclass
 class Values:
-    """The values of a plan, each once.  axis_of: the axis of every dim."""
+    """The values of a plan, each once.
+
+    axis_of: the axis of every dim.  needed: what is read under no condition.
+    """
 
     axis_of: dict[Expr, str]
     known: dict[tuple[Node, Conds], Value] = field(default_factory=dict)
+    made: dict[tuple[Node, Conds, Conds], Value] = field(default_factory=dict)
     touching: dict[Node, bool] = field(default_factory=dict)
+    needed: set[Node] = field(default_factory=set)
 
     def __call__(self, root: Node, conds: Conds = ()) -> Value:
+        if not conds:
+            self._need(root)
         stack: list[tuple[Node, Conds]] = [(root, conds)]
         while stack:
             node, under = stack[-1]
@@ -82,13 +89,24 @@ class Values:
 
         A reduction, or a scan, runs over all of its axes, whatever holds where it is used.
         """
-        if not conds or not self._touches(node):
+        if not conds or node in self.needed or not self._touches(node):
             return ()
         if isinstance(node, (Reduce, Scan)):
             along = node.axes if isinstance(node, Reduce) else (node.axis,)
             over = {self.axis_of[v] for v in along}
             return tuple(dict.fromkeys(c for cond in conds for c in _fixed(cond, over)))
         return conds
+
+    def _need(self, root: Node) -> None:
+        """Note what ``root`` reads whatever holds; a reduction runs in a pass of its own."""
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node not in self.needed and self._touches(node):
+                self.needed.add(node)
+                if not isinstance(node, (Reduce, Scan)):
+                    own = isinstance(node, Masked)
+                    stack += (a for i, a in enumerate(node.args) if not (own and i == 1))
 
     def _touches(self, node: Node) -> bool:
         if node not in self.touching:
@@ -100,13 +118,16 @@ class Values:
 
     def _make(self, node: Node, args: tuple[Value, ...], conds: Conds) -> Value:
         own = conds if is_guarded_kind(node) else ()
+        if (node, args, own) in self.made:
+            return self.made[node, args, own]
         axes = {self.axis_of[v] for v in node.vars if v in self.axis_of}
         axes.update(*(c.axes for c in own), *(a.axes for a in args))
         stage = max((v.stage for v in (*args, *own)), default=0)
         if isinstance(node, Reduce):
             axes -= {self.axis_of[v] for v in node.axes}
             stage += 1
-        return Value(node, args, own, frozenset(axes), stage)
+        made = self.made[node, args, own] = Value(node, args, own, frozenset(axes), stage)
+        return made
 
 
 def _fixed(cond: Value, axes: set[str]) -> Iterator[Value]:

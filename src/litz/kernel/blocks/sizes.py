@@ -7,7 +7,7 @@ registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from litz.index import Const, Expr, coefficient, divides, product, size_hint
 from litz.ir.body import Load, Masked, Node, Op, Scan, loads, walk
@@ -245,7 +245,9 @@ def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     rows = hint(product(a.size for a in axes.parallel[:-1]))
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
-    most = _most(streams(plan)) if len(axes.parallel[-1].dims) > 1 else LOADED
+    row = axes.parallel[-1].dims
+    own = [n for n in loads(roots(plan.stores)) if len(row) > 1 or _looks_up(n, row)]
+    most = _most(own, row)
     # Programs that begin with the place of a row have more.
     default = 8 if len(axes.parallel) > 1 else FLAT_WARPS
     for block, warps in _widths(plan, lambda block: size // block * rows, most, default):
@@ -253,19 +255,28 @@ def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
         yield _config(min(warps, x // WARP), x=x)
 
 
-def _most(loads: int) -> int:
-    """Elements of a thread, each of which has registers for all that it loads by itself."""
-    return max(2, power_of_two(LOADED // loads + 1) // 2)
+def _most(own: Sequence[Load], row: Sequence[Expr]) -> int:
+    """Elements of a thread, each of which has registers for all that it loads by itself.
+
+    Where data along the row says from where, beside each value there is its address of 64 bits.
+    """
+    held = max(1, sum(3 if _looks_up(n, row) else 1 for n in own))
+    return max(2, power_of_two(LOADED // held + 1) // 2)
+
+
+def _looks_up(n: Load, row: Sequence[Expr]) -> bool:
+    return any(v in data.vars for _, data in n.indirect for v in row)
 
 
 def _rows(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     """Blocks over parts of several rows."""
     rows, row = axes.blocked
     count, size = hint(rows.size), hint(row.size)
-    own = sum(
-        all(set(a.dims) & set(n.vars) for a in axes.blocked) for n in loads(roots(plan.stores))
-    )
-    for block, warps in _widths(plan, lambda block: count * size // block, _most(max(1, own))):
+    own = [
+        n for n in loads(roots(plan.stores)) if all(set(a.dims) & set(n.vars) for a in axes.blocked)
+    ]
+    most = _most(own, row.dims)
+    for block, warps in _widths(plan, lambda block: count * size // block, most):
         x = min(whole_block(row.size), block)
         x = x if x >= PART else min(row_block(row.size), block)
         if spreads(plan):
