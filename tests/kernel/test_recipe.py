@@ -318,8 +318,10 @@ def test_places_that_are_data_are_fetched_ahead() -> None:
         assert isinstance(again, LaneRecipe) and again.kernels[0].fetches == kernel.fetches
         inside = body.op("lt", body.index(y), body.const(I64, 50))
         masked = body.masked(inside, value, body.const(I64, 0))
-        store = replace(store, indirect=((data, masked),))
-        assert lanes.choose(replace(plan, stores=(store,)), 16).kernels[0].fetches == ()
+        cast = body.cast(body.load(F32, "b0", at), I64)  # no places until they are computed
+        for other in (masked, body.op("check_index", cast, body.const(I64, size))):
+            stores = (replace(store, indirect=((data, other),)),)
+            assert lanes.choose(replace(plan, stores=stores), 16).kernels[0].fetches == ()
 
 
 def test_two_registers_where_operations_wait() -> None:

@@ -72,12 +72,12 @@ def _of_places(stores: Sequence[Store], lane: Expr) -> tuple[Fetch, ...]:
 
 
 def _number(value: Node, lane: Expr) -> Load | None:
-    """What is read for each lane, one behind the other, to tell a place."""
+    """The whole numbers that are read for each lane, one behind the other, to tell a place."""
     nodes = [n for n in walk((value,)) if not isinstance(n, Const)]
     loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
     plain = sum(isinstance(n, Op) and n.name in PLAIN for n in nodes) == len(nodes) - 1
     there = plain and len(loads) == 1 and coefficient(loads[0].index, lane) is const(1)
-    return loads[0] if there else None
+    return loads[0] if there and not loads[0].dtype.is_float else None
 
 
 def _of_streams(stores: Sequence[Store], streamed: Sequence[int], lane: Expr) -> tuple[Fetch, ...]:
