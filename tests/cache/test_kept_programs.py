@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from litz import backend, compiler
+from litz import backend, bound, compiler
 from litz.cache import programs, records, store
 from litz.cache.key import NotCached
 from litz.errors import ToolchainError
@@ -330,7 +330,8 @@ def test_a_program_whose_kernels_cannot_be_built_is_a_miss(
     def fails(*args: Any) -> Any:
         raise ToolchainError("litz: no compiler")
 
-    monkeypatch.setattr(backend, "bind", fails)
+    for of in (backend, bound):  # who binds a graph, and who a program
+        monkeypatch.setattr(of, "bind", fails)
     with pytest.warns(UserWarning, match="runs through ATen"):
         torch.testing.assert_close(runs(inference), first)
     assert runs.traced

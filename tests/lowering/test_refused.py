@@ -83,7 +83,8 @@ def refused(fn: Fn, *args: torch.Tensor, settings: Settings | None = None) -> No
         fn(*args)
     with pytest.raises((RuntimeError, IndexError)) as ours:  # some already when they are traced
         run_program(lower_fn(fn, *args, settings=settings), args)
-    assert str(ours.value).splitlines()[0] == str(eager.value).splitlines()[0]
+    # Older versions call the shape of a diagonal by two names.
+    assert str(ours.value).split()[:8] == str(eager.value).split()[:8]
 
 
 @pytest.mark.parametrize("fn, x", TYPES)
@@ -107,10 +108,11 @@ def test_what_does_not_broadcast_to_a_product(
 
 
 @pytest.mark.parametrize("fn", [
-    lambda x: x.clamp(0, 1), lambda x: torch.fmod(x, 2), lambda x: x.cumsum(0), lambda x: x & x,
+    lambda x: x.clamp(0, 1), lambda x: x.clamp_max(~x), lambda x: x.clamp(min=~x),
+    lambda x: torch.fmod(x, 2), lambda x: x.cumsum(0), lambda x: x & x,
     lambda x: torch.logaddexp(x, x * 0.5), lambda x: x.softmax(1, dtype=torch.float32),
 ])  # fmt: skip
-def test_bools_that_become_other_types_are_ours(fn: Fn) -> None:
+def test_bools_that_eager_takes_are_ours(fn: Fn) -> None:
     program = lower_fn(fn, B)
     assert extern_names(program) == []
     torch.testing.assert_close(run_program(program, [B])[0], fn(B))

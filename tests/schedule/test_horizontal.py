@@ -155,6 +155,44 @@ def test_counters_gather_across_calls() -> None:
     assert [x.groups for x in found.horizontal] == [("group0", "group2", "group6")]
 
 
+def test_counters_stay_behind_the_calls_that_give_their_steps() -> None:
+    text = parse(
+        """program(x, n0, n1, n2) {
+  symbol u0 in [0, 9]
+  x: i64[1]{1} @cpu input
+  n0: i64[1]{1} @cpu input
+  n1: i64[1]{1} @cpu input
+  n2: i64[1]{1} @cpu input
+  a0 = loops [] @cpu from (step) {
+    %0: i64 = load n0[0]
+    %1: i64 = add %0, i64(1)
+    store n0[0] = %1
+  }
+  call = extern aten._local_scalar_dense.default(x) -> (_) @cpu symbols (0: u0) from (x) because "a"
+  a1 = loops [] @cpu from (step) {
+    %0: i64 = load n1[0]
+    %1: i64 = index u0
+    %2: i64 = add %0, %1
+    store n1[0] = %2
+  }
+  a2 = loops [] @cpu from (step) {
+    %0: i64 = load n2[0]
+    %1: i64 = add %0, i64(1)
+    store n2[0] = %1
+  }
+  return ()
+}""",
+        resolve=resolve,
+    )
+    s = schedule(text, UNFUSED)
+    found = arrange(s, all_of_them)
+    verify_launches(s, found)
+    assert steps_of(found) == [("a0",), ("a2",), ("a1",)]
+    early = [s.steps[k] for k in (0, 2, 1, 3)]
+    with pytest.raises(VerifyError, match="other values"):
+        verify_launches(s, replace(s, steps=tuple(early)))
+
+
 def test_calls_with_effects_of_their_own_end_a_run() -> None:
     s = called(12, "aten.bernoulli.out")
     assert arrange(s, all_of_them).steps == s.steps

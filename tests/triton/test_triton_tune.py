@@ -173,6 +173,8 @@ def test_a_search_goes_on_only_with_more_time(cache: Cache) -> None:
     all_ = [clock.candidate(t) for t in (2e-3, 1e-3, 0.5e-3)]
     found = choose(["k"], all_, [], [], clock, cache, 1.0, within=60.0)
     assert found.measured and found.index == 2
+    found = choose(["k"], all_[::-1], [], [], clock, cache, 1.0)  # all were compiled
+    assert found.measured and found.index == 0
     choose(["w"], all_, [], [], clock, cache, 1.0)
     assert known(["w"], 3, cache, 60.0) is not None  # no search is left unfinished
 

@@ -25,6 +25,7 @@ _NO_BOOLS: Final = frozenset(
     reflection_pad2d reflection_pad3d relu remainder round threshold topk trunc vdot
 """.split()
 )
+_CLAMPS: Final = frozenset(("clamp", "clamp_max", "clamp_min"))
 # These take no bool, though their results are other types.
 _FROM_NO_BOOLS: Final = frozenset(("argmax", "argmin", "mvlgamma", "trace"))
 # Of these all results are floats.
@@ -69,12 +70,20 @@ def check_types(n: FxNode, args: Sequence[object], results: Sequence[Result | No
     made = next((r for r in results if r is not None), None)
     if given is None or made is None:
         return
+    if name in _CLAMPS and _is_of_two(n):
+        return
     if _refuses(name, given.dtype, made.dtype, made.device):
         raise Unsupported(f"{given.dtype}, of which eager has no kernel")
     if name in _UNCHECKED_DIMS:
         dim, rank = n.kwargs.get("dim", n.args[1] if len(n.args) > 1 else -1), max(given.ndim, 1)
         if isinstance(dim, int) and not -rank <= dim < rank:
             raise Unsupported("a dimension that there is not")
+
+
+def _is_of_two(n: FxNode) -> bool:
+    """Whether a clamp has one bound, and it is a tensor: eager takes the maximum or minimum."""
+    bounds = [a for a in (*n.args[1:], *n.kwargs.values()) if a is not None]
+    return len(bounds) == 1 and getattr(n.target, "_overloadname", "") == "Tensor"
 
 
 def _refuses(name: str, given: DType, made: DType, device: str) -> bool:

@@ -145,7 +145,7 @@ def choose(
     """
     if len(candidates) == 1:
         return Choice(0, (None,), False)
-    before = known(key, len(candidates), cache, within or 0.0)
+    before = known(key, len(candidates), cache, math.inf if within is None else within)
     if before is not None:
         return before
     deadline = clock.now() + budget

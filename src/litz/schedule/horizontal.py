@@ -16,7 +16,7 @@ from functools import cached_property
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
-from litz.ir.program import Extern
+from litz.ir.program import Extern, made_numbers, used_numbers
 from litz.schedule.dependencies import Touched, effects_of, hazards, memory_of, peak, touched
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
@@ -38,7 +38,7 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     halves until it does not.
     """
     memory = _Memory(schedule)
-    used = touched(schedule.program, schedule.steps, memory.memory)
+    used = _needed(schedule, memory.memory)
     steps: list[Step] = []
     launches: list[HorizontalGroup] = []
 
@@ -76,7 +76,7 @@ def verify_launches(before: Schedule, after: Schedule) -> None:
     Their members are there, stand next to each other on one device, and none reads or writes what
     another writes; and all steps of ``after`` see of every memory what they saw in ``before``.
     """
-    used = touched(before.program, before.steps)
+    used = _needed(before)
     steps = {s.name: s for s in after.steps}
     place = {s.name: i for i, s in enumerate(after.steps)}
     taken: set[str] = set()
@@ -128,8 +128,27 @@ def _versions(used: Mapping[str, Touched], steps: Iterable[Step]) -> dict[str, o
     return out
 
 
+def _needed(
+    schedule: Schedule, memory: Mapping[str, Touched] | None = None
+) -> Mapping[str, Touched]:
+    """``touched``, and the numbers that calls give as if they were memory too."""
+    program, steps = schedule.program, schedule.steps
+    used = touched(program, steps, memory)
+    made = {s.name: dict.fromkeys(made_numbers(s)) for s in steps if isinstance(s, Extern)}
+    given = {x for own in made.values() for x in own}
+    if not given:
+        return used
+    out: dict[str, Touched] = {}
+    for s in steps:
+        reads, writes = used[s.name]
+        numbers = (x for x in used_numbers(s, program.buffers) if x in given)
+        out[s.name] = reads | dict.fromkeys(numbers), writes | made.get(s.name, {})
+    return out
+
+
 def _gathered(steps: Sequence[Step], used: Mapping[str, Touched]) -> list[Step]:
-    """The steps, those behind the first one that update numbers which no other step touches.
+    """The steps, those behind the first one that update numbers which no other step touches, by
+    none that a call gives.
 
     As counters of calls are, in a model's every norm: calls of operators stand between them.
     """
