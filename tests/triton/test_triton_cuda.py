@@ -274,7 +274,7 @@ def test_tuning_takes_the_fastest_configuration(
     x, y = torch.ones(64), torch.ones(64)
     args = [x, y, 48]
     clock = Timed(fake, by_threads(seconds))
-    (config,) = fastest_configs(kernel, site, args, clock, 1.0)
+    (config,) = fastest_configs(kernel, site, args, clock, 1.0, 1.0)
     assert config.warps == warps
     # The input is the caller's, the output a copy.
     assert {r.arguments[0] for r in fake.launches} == {x.data_ptr()}
@@ -283,9 +283,9 @@ def test_tuning_takes_the_fastest_configuration(
     # Found once, for sizes below the same power of two.
     before = len(fake.launches)
     for n in (48, 33):
-        assert fastest_configs(kernel, site, [x, y, n], clock, 1.0) == [config]
+        assert fastest_configs(kernel, site, [x, y, n], clock, 1.0, 1.0) == [config]
     assert len(fake.launches) == before
-    fastest_configs(kernel, site, [x, y, 16], clock, 1.0)
+    fastest_configs(kernel, site, [x, y, 16], clock, 1.0, 1.0)
     assert len(fake.launches) > before
 
 
@@ -321,7 +321,7 @@ class Process:
             m.setattr(tuned, "submit", counted)
             m.setattr(tuned, "default_workers", lambda: 1)
             return fastest_configs(
-                kernel, site, args, Timed(self.fake, by_threads(seconds)), budget
+                kernel, site, args, Timed(self.fake, by_threads(seconds)), budget, budget
             )
 
 
@@ -391,7 +391,7 @@ def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> Non
     fake.function[0] = 128  # most threads of a block: too few for eight warps
     args = [torch.ones(64), torch.ones(64)]
     (config,) = fastest_configs(
-        kernel, site, args, Timed(fake, by_threads({128: 1.0, 256: 0.1})), 50.0
+        kernel, site, args, Timed(fake, by_threads({128: 1.0, 256: 0.1})), 50.0, 50.0
     )
     assert config.warps <= 4
 
