@@ -93,6 +93,8 @@ class _Image:
                 index[j] = where(inside, p, 0)
         value = load_at(self.ctx, self.x, (*self.lead, *map(self.place, index)))
         inside = reduce(and_, within, body.const(d.BOOL, True))
+        if self.x.device != "cpu":  # where each thread waits for no other's memory
+            return inside, where(inside, value, 0)
         # Masked, as whole vectors often lie outside.
         return inside, body.masked(inside, value, k(value, 0))
 
