@@ -19,7 +19,7 @@ from litz.bound import bound_graphs, finished
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.key import graph_key, symbols
-from litz.cache.programs import Kept, Program, ProgramKey, program_key, wrapped, writing
+from litz.cache.programs import Boxed, Kept, Program, ProgramKey, program_key, wrapped, writing
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -72,8 +72,6 @@ from litz.targets.tools import Tools
 if TYPE_CHECKING:
     from litz.targets.kernels import Kernel
 
-Boxed = Callable[[list[Any]], Any]
-
 
 def compile_with(
     gm: GraphModule,
@@ -82,23 +80,19 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
-    call = _served(gm, example_inputs, options, observe)
+    if observe is not None or wants_stages():
+        options = replace(options, graph_cache=False)  # the cache has no stages
+    packing = options.graph_cache and is_packing()
+    compile = partial(_compiled, gm, example_inputs, options, observe, packing)
+    if packing:
+        from litz.packed import packed
+
+        call = packed(gm, example_inputs, options, compile)
+    else:
+        call = compile()
     if in_dual_level() or call != gm.forward:  # eager mode heeds levels by itself
         dynamo.guard_dual_level()
     return call
-
-
-def _served(
-    gm: GraphModule, example_inputs: Sequence[Any], options: Options, observe: Observer | None
-) -> Callable[..., Any]:
-    if observe is not None or wants_stages():
-        options = replace(options, graph_cache=False)  # the cache has no stages
-    elif options.graph_cache and is_packing():
-        from litz.packed import packed
-
-        compile = partial(_compiled, gm, example_inputs, options, None, True)
-        return packed(gm, example_inputs, options, compile)
-    return _compiled(gm, example_inputs, options, observe)
 
 
 def _compiled(
@@ -106,7 +100,7 @@ def _compiled(
     example_inputs: Sequence[Any],
     options: Options,
     observe: Observer | None,
-    packing: bool = False,
+    packing: bool,
 ) -> Callable[..., Any]:
     """``compile_with``.  packing: all of it is compiled, and now; none is left to eager mode."""
     tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from litz import dynamo
 from litz.binding import Recorder, bind
-from litz.cache.programs import Kept, ProgramKey, wrapped
+from litz.cache.programs import Boxed, Kept, ProgramKey, wrapped
 from litz.errors import LitzError
 from litz.options import Options
 from litz.runtime.batched import one_by_one
 from litz.runtime.collector import uncollected
 from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level
 from litz.stages import Stages
-
-Boxed = Callable[[list[Any]], Any]
 
 
 def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:

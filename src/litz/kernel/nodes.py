@@ -7,7 +7,7 @@ from typing import Final, TypeGuard
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr, ge, gt, le, lt
-from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, loads, walk
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, loads, walk
 from litz.ir.body import loops_of as loops_of
 from litz.ir.dtype import I64
 from litz.ir.ops import CHECKS, RANDOM
@@ -68,6 +68,25 @@ def reduce_levels(
         own = isinstance(n, Reduce) and not along(n)
         levels[n] = max((levels[a] for a in n.args), default=-1) + own
     return levels
+
+
+def unconditional(
+    roots: Iterable[Node], known: Collection[Node] = (), ends: Callable[[Node], bool] | None = None
+) -> set[Node]:
+    """Nodes that are computed whatever holds: those that conditions guard stand below others.
+
+    known: some that are, with all below them.  ends: those below which nothing is looked for.
+    """
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n in found or n in known:
+            continue
+        found.add(n)
+        if ends is None or not ends(n):
+            stack += (n.args[0], n.args[2]) if isinstance(n, Masked) else n.args
+    return found
 
 
 def below(roots: Sequence[Node], known: Collection[Node] = ()) -> dict[Node, None]:

@@ -13,7 +13,7 @@ from dataclasses import field
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Masked, Node, Op, Reduce, Scan, walk
-from litz.kernel.nodes import is_draw, is_guarded_kind
+from litz.kernel.nodes import is_draw, is_guarded_kind, unconditional
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +38,7 @@ Conds = tuple[Value, ...]
 class Values:
     """The values of a plan, each once.
 
-    axis_of: the axis of every dim.  needed: what is read under no condition.
+    axis_of: the axis of every dim.  needed: what is computed under no condition.
     """
 
     axis_of: dict[Expr, str]
@@ -49,7 +49,7 @@ class Values:
 
     def __call__(self, root: Node, conds: Conds = ()) -> Value:
         if not conds:
-            self._need(root)
+            self.needed |= unconditional((root,), self.needed, self._ends)
         stack: list[tuple[Node, Conds]] = [(root, conds)]
         while stack:
             node, under = stack[-1]
@@ -97,16 +97,9 @@ class Values:
             return tuple(dict.fromkeys(c for cond in conds for c in _fixed(cond, over)))
         return conds
 
-    def _need(self, root: Node) -> None:
-        """Note what ``root`` reads whatever holds; a reduction runs in a pass of its own."""
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if node not in self.needed and self._touches(node):
-                self.needed.add(node)
-                if not isinstance(node, (Reduce, Scan)):
-                    own = isinstance(node, Masked)
-                    stack += (a for i, a in enumerate(node.args) if not (own and i == 1))
+    def _ends(self, node: Node) -> bool:
+        """Whether no memory is read where a node is: a reduction runs in a pass of its own."""
+        return isinstance(node, (Reduce, Scan)) or not self._touches(node)
 
     def _touches(self, node: Node) -> bool:
         if node not in self.touching:

@@ -119,8 +119,9 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
     persistent = is_persistent(plan, axes) if held is None else held
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
-    find = _held_rows if persistent else _odd_rows
-    rows = None if style.block_pointers else find(plan, configs)
+    rows = None
+    if not style.block_pointers:
+        rows = _held_rows(plan, configs) if persistent else _odd_rows(plan)
     if rows is not None and not persistent:
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
@@ -232,7 +233,7 @@ def _held_rows(plan: KernelPlan, configs: Sequence[Config]) -> tuple[Expr, int] 
     return (start, WORDS) if room >= WORDS - 1 else None
 
 
-def _odd_rows(plan: KernelPlan, _configs: Sequence[Config]) -> tuple[Expr, int] | None:
+def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
 
     With it, the elements of such an access.  Their first elements then come last, so that neither a

@@ -24,7 +24,7 @@ def shared_draws(made: BlockPlan) -> tuple[tuple[Node, str], ...]:
     """
     if made.form not in ("once", "persistent", "passes"):
         return ()
-    uneven = made.backward or (made.rows is not None and made.form == "passes")
+    uneven = made.backward or made.heads_apart
     start = const(0) if made.rows is None else made.rows[0]
     names = made.axes.of_dims
     found: list[tuple[Node, str]] = []

@@ -124,6 +124,5 @@ def _gaps(k: BlockPlan, e: Expr, size: int) -> int:
 
 def _is_whole(k: BlockPlan, e: Expr, size: int) -> bool:
     """Whether a thread's accesses are of 16 bytes, as far as where rows begin decides that."""
-    parted = k.form == "passes" and k.rows is not None
-    start = None if k.plan.lane is None or parted else row_start(e, k.plan.lane)
+    start = None if k.plan.lane is None or k.heads_apart else row_start(e, k.plan.lane)
     return start is None or divides(16 // size, start)

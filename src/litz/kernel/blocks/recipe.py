@@ -190,6 +190,11 @@ class BlockPlan:
         return self.form in ("persistent", "crossed")
 
     @property
+    def heads_apart(self) -> bool:
+        """Whether the first elements of odd rows come last: blocks begin at whole accesses."""
+        return self.form == "passes" and self.rows is not None
+
+    @property
     def gridded(self) -> tuple[Axis, ...]:
         """The axes of which programs take a block each, the outermost first."""
         parallel, reduced = self.axes.parallel, self.axes.reduced

@@ -334,14 +334,11 @@ def _are_guarded(plan: KernelPlan) -> bool:
 def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
     """Whole rows, several where they are short or contiguous from one to the next."""
     r = power_of_two(size)
-    least = rows_across(plan, rows, r)
+    least, each = rows_across(plan, rows, r), _least_each(plan, rows * r)
     for elements in (2048, 4096, 1024):
         x = least
-        while x * r < elements and rows // (2 * x) >= PROGRAMS:
+        while each == 16 and x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        each = _least_each(plan, rows * r)
-        while each < 16 and x > least:
-            x //= 2
         warps = _warps(x * r, EACH // _values(plan) if least > 1 else each)
         yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
 

@@ -18,7 +18,7 @@ from litz.kernel.lanes.access import access
 from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.reuse import COSTLY, SCATTERED
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, is_guarded_kind, over_all, roots
+from litz.kernel.nodes import extent, is_guarded_kind, over_all, roots, unconditional
 from litz.kernel.plan import Dim, KernelPlan
 
 PART = 5  # of a point's work: less is not worth another order of the loops
@@ -98,14 +98,8 @@ def guarded(nodes: Sequence[Node]) -> dict[Node, set[Expr]]:
 
     nodes: in the order of ``walk``.
     """
-    taken: set[Node] = set()
-    outside: set[Node] = set()
-    for n in reversed(nodes):
-        if n not in taken:
-            outside.add(n)
-        taken.update(n.args)
-        if n in outside:
-            outside.update(a for i, a in enumerate(n.args) if i != 1 or not isinstance(n, Masked))
+    taken = {a for n in nodes for a in n.args}
+    outside = unconditional(n for n in nodes if n not in taken)
     reads: dict[Node, bool] = {}
     for n in nodes:
         own = is_guarded_kind(n) or any(reads[a] for a in n.args)
