@@ -150,10 +150,10 @@ def of_scores(fn: Callable[..., object], classes: int) -> Callable[[Place], Job]
 def aligned(p: Place) -> Job:
     """A loss over all alignments: 64 steps, 32 letters, 16 of them wanted."""
     n = max(p.size // (64 * 32), 1)
-    lengths = [torch.full((n,), k, device=p.device) for k in (64, 16)]
+    steps, wants = (torch.full((n,), k, device=p.device) for k in (64, 16))
 
     def loss(scores: Tensor, wanted: Tensor) -> Tensor:
-        return F.ctc_loss(scores.log_softmax(-1), wanted, *lengths)
+        return F.ctc_loss(scores.log_softmax(-1), wanted, steps, wants)
 
     return Job(loss, (leaf(p.make(64, n, 32)), 1 + p.indices(31, n, 16)), training=True)
 
