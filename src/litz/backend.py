@@ -242,7 +242,7 @@ def _bound_program(
         calls[kind] = call
         report_compiled(kind, stages)
         tell(kind, gm, stages)
-    made = wrapped(kept, calls, inputs, known)
+    made = wrapped(kept, calls, inputs, known, gm)
     return gm.forward if _left_to_aten(gm, kept[0], recorder) else made
 
 

@@ -22,6 +22,7 @@ from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
 from litz.runtime.past_wrappers import past_wrappers
+from litz.runtime.second_gradients import differentiable, repeatable
 from litz.runtime.torch_private import (
     LazyGraphModule,
     is_written,
@@ -118,8 +119,10 @@ def _through_aot(
         made = aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given)
     inside = None if [*gm.parameters(), *gm.buffers()] else getattr(made, "__wrapped__", None)
     known = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    if inside is not None and (direct := past_wrappers(inside, known)) is not None:
-        made = wraps(made)(direct)
+    if inside is not None:
+        program = None if known is None else repeatable(gm, known)
+        direct = past_wrappers(inside, known, program) or differentiable(made, program)
+        made = made if direct is made else wraps(made)(direct)
     return untraced(made)
 
 

@@ -47,6 +47,10 @@ class OutOfRangeError(LitzError, IndexError, RuntimeError):
     """A position outside of a tensor.  Eager raises one or the other, by the operator."""
 
 
+class SecondGradientError(LitzError, RuntimeError):
+    """Gradients of a compiled program were differentiated, and it cannot run again for that."""
+
+
 class VerifyError(LitzError):
     """A program broke one of the IR's rules; always a bug in Litz."""
 

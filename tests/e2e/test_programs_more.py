@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from torch.func import functional_call, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import checkpoint as ckpt
 
-from litz.errors import LitzError
+from litz.errors import LitzError, SecondGradientError
 from tests.quick import some
 
 
@@ -365,3 +366,70 @@ def test_gradients_of_a_batch_at_once() -> None:
     v = torch.randn(6, 3, 5, dtype=torch.float64)
     compiled = torch.compile(fn, backend="litz", fullgraph=True)
     torch.testing.assert_close(gradients(compiled), gradients(fn))
+
+
+# --- gradients of gradients -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradient_penalties(dynamic: bool, tmp_path: Path) -> None:
+    """Compiled and from the cache, at the first call and past idle wrappers, to the third order."""
+
+    def fn(x: Tensor, w: Tensor, n: int) -> tuple[Tensor, int, Tensor]:
+        y = torch.tanh(x @ w).exp()
+        return y.sum() * n, n + 1, y.detach() * 2
+
+    def gradients(fn: Callable[..., Any], rows: int) -> tuple[Tensor, ...]:
+        x = given[:rows].clone().requires_grad_()
+        h = (x * 2).relu()  # is not kept for its gradient alone
+        value = fn(h, w, rows)[0]
+        (first,) = torch.autograd.grad(value, h, create_graph=True)
+        penalty = (first.norm(dim=1) - 1).square().mean() + value.square()
+        second = torch.autograd.grad(penalty, (x, w), create_graph=True)
+        third = torch.autograd.grad(second[1].square().sum(), (x, w))
+        return penalty.detach(), *[t.detach() for t in second], *third
+
+    given = torch.randn(60, 40, dtype=torch.float64)
+    w = torch.randn(40, 30, dtype=torch.float64, requires_grad=True)
+    options = {"cache_dir": str(tmp_path)}
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(fn, backend="litz", dynamic=dynamic, options=options)
+        for rows in (50, 50, 60):
+            torch.testing.assert_close(gradients(compiled, rows), gradients(fn, rows))
+
+
+@pytest.mark.parametrize("case", ["random", "gone", "written"])
+def test_what_cannot_run_again_says_so(case: str) -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        z = F.dropout(x.sin()) if case == "random" else x.sin()
+        return (z * x).exp() + y
+
+    x = torch.randn(50, 40, requires_grad=True)
+    y = torch.randn(50, 40)
+    compiled = torch.compile(fn, backend="litz", options={"check_ir": True})
+    state = torch.get_rng_state()
+    for _ in range(2):
+        own = y.clone()
+        value = compiled(x, own).sum()
+        if case == "written":
+            own.zero_()
+        if case == "gone":
+            del own
+        (grad,) = torch.autograd.grad(value, x, create_graph=True)
+        if case == "random":
+            state = torch.get_rng_state()
+        with pytest.raises(SecondGradientError, match={"gone": "in memory"}.get(case, case)):
+            grad.sum().backward()
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_statistics_are_not_counted_again() -> None:
+    """A program that writes its buffers is refused by AOTAutograd, and they stay as they are."""
+    model = nn.Sequential(nn.Linear(20, 20), nn.BatchNorm1d(20), nn.Tanh())
+    compiled = torch.compile(model, backend="litz")
+    x = torch.randn(30, 20, requires_grad=True)
+    (grad,) = torch.autograd.grad(compiled(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()
+    assert model[1].num_batches_tracked == 1

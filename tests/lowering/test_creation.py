@@ -173,3 +173,18 @@ def test_logspace() -> None:
     ends = torch.tensor(-3), torch.tensor(2.7)
     check(fn, *ends, judge=lambda a, b: fn(a, b, torch.float64))
     assert not extern_names(lower_fn(fn, *ends))
+
+
+def test_memory_without_a_value_under_deterministic_algorithms() -> None:
+    """It holds what PyTorch fills it with, so that who reads it sees that nothing was written."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kinds = (torch.int8, torch.uint8, torch.int64, torch.bool, torch.float16, torch.bfloat16)
+        made = [torch.empty(4, dtype=t) for t in kinds]
+        return (*made, x.new_empty(2) + 1, torch.empty_like(x) * 2, torch.empty(3).copy_(x) + 1)
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        check(fn, torch.randn(3), judge=fn)
+    finally:
+        torch.use_deterministic_algorithms(False)

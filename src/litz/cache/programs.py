@@ -40,6 +40,7 @@ from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
 from litz.runtime.past_wrappers import past_wrappers
+from litz.runtime.second_gradients import differentiable, repeatable
 from litz.runtime.torch_private import (
     AUTOCAST_CALLS,
     aot_names,
@@ -369,12 +370,16 @@ def lazily(graph: GraphModule, compile: Callable[[], Boxed]) -> Boxed:
 
 
 def wrapped(
-    kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], known: ProgramKey
+    kept: Kept,
+    calls: Mapping[str, Boxed],
+    inputs: Sequence[Any],
+    known: ProgramKey,
+    gm: GraphModule | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo calls: the record's wrappers around bound graphs, by their kinds.
 
-    Raises ValueError where the record does not fit, or PyTorch knows other things of symbols
-    when its guards are added.
+    gm: Dynamo's graph, for gradients of gradients.  Raises ValueError where the record does not
+    fit, or PyTorch knows other things of symbols when its guards are added.
     """
     try:
         record = records.load(kept[1], known.objects)
@@ -391,7 +396,9 @@ def wrapped(
     def run(*args: Any) -> Any:
         return call(list(args))
 
-    return untraced(past_wrappers(call, record.runtime_metadata) or run)
+    metadata = record.runtime_metadata
+    program = None if gm is None else repeatable(gm, metadata)
+    return untraced(past_wrappers(call, metadata, program) or differentiable(run, program))
 
 
 def _wrapped(record: Any, calls: Mapping[str, Boxed], inputs: Sequence[Any]) -> Boxed:

@@ -115,6 +115,7 @@ def filled(ctx: Call, value: Scalar | Expr | HostFloat) -> TensorValue:
 
 
 # Memory without a value: what it holds is anybody's choice, and zero is the one that repeats.
+# Under deterministic algorithms PyTorch fills it with what shows.
 EMPTY: Final = (
     aten.empty.memory_format,
     aten.empty_like.default,
@@ -131,10 +132,19 @@ EMPTY: Final = (
     aten.new_zeros.default,
     aten._efficientzerotensor.default,
     aten.zero.default,
-    *EMPTY,
 )
 def zeros(ctx: Call) -> TensorValue:
     return filled(ctx, 0)
+
+
+@lower(*EMPTY)
+def empty(ctx: Call) -> TensorValue:
+    shows = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if not (shows and torch.are_deterministic_algorithms_enabled()):
+        return filled(ctx, 0)
+    if ctx.dtype.is_float:
+        return filled(ctx, math.nan)
+    return filled(ctx, True if ctx.dtype is d.BOOL else torch.iinfo(to_torch(ctx.dtype)).max)
 
 
 @lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from litz.runtime.torch_private import in_transform, is_autocasting, set_gradients
+from litz.runtime.second_gradients import Program, remember, remembered
+from litz.runtime.torch_private import in_transform, is_autocasting, set_gradients, skipped
 
 _WRAPPERS = (
     "SerializableCompiledFunction",
@@ -45,7 +46,7 @@ _Wrapped = Callable[[list[Any]], Any]
 _Call = Callable[..., Sequence[Any]]
 
 
-def past_wrappers(call: _Wrapped, metadata: Any) -> _Call | None:
+def past_wrappers(call: _Wrapped, metadata: Any, program: Program | None) -> _Call | None:
     """What calls a graph as AOTAutograd's wrappers around it do, where they have nothing to do.
 
     They take longer than a small kernel.  The first call goes by them, who look at custom operators
@@ -53,7 +54,8 @@ def past_wrappers(call: _Wrapped, metadata: Any) -> _Call | None:
     than to call the graphs and to save tensors.
 
     call: the wrappers, which take a list of arguments.  metadata: what AOTAutograd knows of the
-    graph.  None where they have more to do, or this version of PyTorch has others.
+    graph.  program: the same in eager mode, if gradients may be differentiated by way of it.  None
+    where they have more to do, or this version of PyTorch has others.
     """
     if is_autocasting() or any(getattr(metadata, name, True) for name in _TASKS):
         return None
@@ -64,8 +66,8 @@ def past_wrappers(call: _Wrapped, metadata: Any) -> _Call | None:
         return None
     function = getattr(graph, "__self__", None)
     if isinstance(function, type) and issubclass(function, Function):
-        lean = _lean(function, metadata)
-        return None if lean is None else _with_gradients(call, lean)
+        lean = _lean(function, metadata, program is not None)
+        return None if lean is None else _with_gradients(call, lean, program)
     if graph is call or not getattr(graph, "_boxed_call", False):
         return None
     return _without_gradients(call, graph)
@@ -106,7 +108,7 @@ def _without_gradients(call: _Wrapped, graph: _Wrapped) -> _Call:
     return run
 
 
-def _with_gradients(call: _Wrapped, lean: type[Function]) -> _Call:
+def _with_gradients(call: _Wrapped, lean: type[Function], program: Program | None) -> _Call:
     # Without what Function.apply asks of each argument: guards tell tensors of transforms apart.
     apply: Any = super(Function, lean).apply  # type: ignore[misc]
     idle: bool | None = None  # the wrappers: None before the first call
@@ -115,8 +117,11 @@ def _with_gradients(call: _Wrapped, lean: type[Function]) -> _Call:
         nonlocal idle
         if not idle or not torch.is_grad_enabled() or in_transform():
             results = call([*args])
-            if idle is None and torch.is_grad_enabled():
-                idle = _takes_all(args, results)
+            if torch.is_grad_enabled() and not in_transform():
+                if program is not None:
+                    remember(results, args, program if idle is None else None)
+                if idle is None:
+                    idle = _takes_all(args, results)
             return results
         return apply(*args)
 
@@ -139,10 +144,11 @@ def _takes_all(args: Sequence[Any], results: Sequence[Any]) -> bool:
     return getattr(node, "needs_input_grad", None) == wanted
 
 
-def _lean(function: Any, metadata: Any) -> type[Function] | None:
+def _lean(function: Any, metadata: Any, repeatable: bool) -> type[Function] | None:
     """AOTAutograd's function of a graph with gradients without what it does for others.
 
-    It leaves to that function backward passes that are not yet compiled or are differentiated, and
+    repeatable: gradients may be differentiated, for which a node remembers its arguments.  It
+    leaves to that function backward passes that are not yet compiled or are differentiated, and
     gradients that do not lie as the backward graph wants them.
     """
     if any(getattr(metadata, name, None) for name in _TRAINING_TASKS):
@@ -169,6 +175,8 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
     class CompiledFunction(function):  # type: ignore[misc]  # named as PyTorch's
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
+            if repeatable:
+                ctx.given = remembered(args)
             made = forward_graph([*args])
             ctx.save_for_backward(*[x.detach() if x._is_view() else x for x in made[count:]])
             if fixed:
@@ -177,7 +185,7 @@ def _lean(function: Any, metadata: Any) -> type[Function] | None:
             return tuple(made[:count])
 
         @staticmethod
-        @_skipped
+        @skipped
         def backward(ctx: Any, *given: Any) -> Any:
             grads: Any = given[0] if boxed else given
             graph, strict = function.compiled_bw, torch.are_deterministic_algorithms_enabled()
@@ -206,10 +214,3 @@ def _fit(grads: Sequence[Any], layouts: Sequence[tuple[int, Any, Any]]) -> bool:
         ):
             return False
     return True
-
-
-def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What Dynamo does not trace where it meets it: a backward pass is run by users' frames."""
-    disable: Any = torch.compiler.disable
-    skipped: Callable[..., Any] = disable(fn, recursive=False)
-    return skipped

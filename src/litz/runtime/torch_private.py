@@ -252,6 +252,13 @@ def untraced(call: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
+def skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What Dynamo does not trace where it meets it: a backward pass is run by users' frames."""
+    disable: Any = torch.compiler.disable
+    found: Callable[..., Any] = disable(fn, recursive=False)
+    return found
+
+
 def put_backend(name: str, compile: Callable[..., Any]) -> bool:
     """Register a backend that PyTorch found as an entry point, unless it is; whether that went."""
     try:
