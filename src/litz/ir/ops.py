@@ -198,7 +198,7 @@ _TRANSCENDENTAL: Final = (
     _math("acosh", 24, "wide", "rare"),
     _math("atanh", 24, "wide", "hyper64"),
     _math("erf", 14, "pieces", "erf64", ulp=1.25),
-    _math("erfc", 40, "special", "erf64"),
+    _math("erfc", 40, "special", "erf64", ulp=1.5),
     _math("erfinv", 60, "special", "special"),
     _math("lgamma", 80, "special", "rare", ulp64=None),
     _math("digamma", 80, "special", "rare", ulp64=None),

@@ -65,13 +65,17 @@ template <class V> LITZ_FN V tanh_of(V x) {
   return copysign(mad(rest, inv, q), x);
 }
 
-// e^x times 2^More as a sum; x in range.
+// e^x times 2^More as a sum; x in range, for More > 0 of a normal result.
 template <int More = 0, class V> LITZ_FN Pair<V> exp_pair(V x) {
   using T = elem<V>;
   auto e = Core<T>::fine_exp(x);
   const V one(T(1));
   V one_r = one + e.r, at = More ? e.at + V(T(More)) : e.at;
   auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
+  if constexpr (More > 0) {
+    V by = power_of_2(at);
+    return {m.high * by, m.low * by};
+  }
   return {scaled(m.high, at), scaled(m.low, at)};
 }
 template <class V> LITZ_FN V sigmoid_of(V x) {
