@@ -86,6 +86,7 @@ class TreeBuilder(Placer):
             work=made.work,
             checks=self.checks,
             called=made.called,
+            neighbours=made.neighbours,
         )
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}
