@@ -169,7 +169,7 @@ extern "C" void turned(long n, const {T}* a, {T}* c) {{
 
 
 @pytest.mark.parametrize(("arch", "n"), PARAMS)
-@pytest.mark.parametrize("dtype", (dt.F32, dt.F64, dt.I32, dt.I64), ids=str)
+@pytest.mark.parametrize("dtype", (dt.F32, dt.F64), ids=str)
 def test_neighbours_in_whatever_order(dtype: DType, arch: str, n: int) -> None:
     a = random_bits(dtype, 2 * n)
     whole, c = guarded(2 * n, dtype)
