@@ -106,6 +106,22 @@ def test_tiles_name_what_goes_through_them() -> None:
     assert made.turned_stores == ()
 
 
+def pairs(last: int = 1, dtype: DType = F32) -> KernelPlan:
+    """Numbers that change places in pairs: (a, b) becomes (b, a)."""
+    x, y = var("x0", 256), var("x1", 32)
+    at = x * 64 + y * 2
+    a, b = (body.load(dtype, "b0", at + k) for k in (0, last))
+    stores = (Store("b1", at, b), Store("b1", at + 1, a))
+    return plan(stores, {x: "p", y: "p"}, y, dtype)
+
+
+def test_pairs_may_lie_in_whatever_order() -> None:
+    made = whole(pairs())
+    assert [str(n.index) for n in body.loads(made.neighbours)] == ["64*x0 + 2*x1"]
+    for other in (pairs(last=2), pairs(dtype=BF16), tiles()):
+        assert whole(other).neighbours == ()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -113,6 +129,7 @@ def test_tiles_name_what_goes_through_them() -> None:
         ({"turned_stores": (5,)}, "store 5 is named, but there is none"),
         ({"turned": (body.load(F32, "b9", X),)}, "is named, but not computed"),
         ({"turned": (body.load(F32, "b9", X),)}, "accesses of columns go through tiles"),
+        ({"neighbours": (body.load(F32, "b9", X),)}, "not those of pairs alone"),
     ],
 )
 def test_broken_recipes_of_nests(change: dict[str, Any], words: str) -> None:

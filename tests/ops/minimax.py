@@ -80,7 +80,13 @@ _LO, _HI = mp.sqrt(mpf(1) / 2) - 1, mp.sqrt(2) - 1
 
 
 def _erf_tail(t: Real) -> Real:
-    return -mp.log(mp.erfc(t))
+    """-log(erfc(t)) over t, less 1."""
+    return -mp.log(mp.erfc(t)) / t - 1 if t > mpf(10) ** -25 else 2 / mp.sqrt(mp.pi) - 1
+
+
+def _erf_tail_weight(t: Real) -> Real:
+    """What an error of that is to erf."""
+    return t * mp.erfc(t) / mp.erf(t) if t > mpf(10) ** -25 else mp.sqrt(mp.pi) / 2
 
 
 def _one(_: Real) -> Real:
@@ -187,8 +193,10 @@ JOBS = (
     Fit("exp", _EXP2, -_H, _H, 5, lambda r: r * r),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
-    Fit("erf small", _ERF, 0, 1, 6, _one),
-    Fit("erf tail", _erf_tail, 0.98, 4.0, 6, mp.erfc),
+    Fit("erf whole", _erf_tail, 0, 4, 8, _erf_tail_weight),
+    Fit("erf inner", _ERF, 0, mpf("0.2501"), 4, mp.sqrt),
+    # Of floats: what follows the first, a sum of two, was fitted to that before it was rounded.
+    Fit("erfcx float", _erfcx_scaled, -1 + mpf(10) ** -20, mpf("7.06") / mpf("13.06"), 10, _one),
     Fit("exp f64", _EXP2, -_H, _H, 10, lambda r: r * r, 53),
     Fit("exp2 f64", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 11, lambda r: abs(r), 53),
     Fit("log f64", _LOG_S, 0, _S * _S, 7, lambda z: z * mp.sqrt(z), 53),

@@ -159,6 +159,26 @@ def test_strides_and_transposes(dtype: DType, arch: str, n: int) -> None:
     assert equal(c, tile.t())
 
 
+NEIGHBOURS = """
+#include <litz/strides.h>
+using namespace litz;
+extern "C" void turned(long n, const {T}* a, {T}* c) {{
+  store_neighbours(c, load_seconds<{N}>(a), load_firsts<{N}>(a));
+}}
+"""
+
+
+@pytest.mark.parametrize(("arch", "n"), PARAMS)
+@pytest.mark.parametrize("dtype", (dt.F32, dt.F64), ids=str)
+def test_neighbours_in_whatever_order(dtype: DType, arch: str, n: int) -> None:
+    a = random_bits(dtype, 2 * n)
+    whole, c = guarded(2 * n, dtype)
+    want = whole.clone()
+    want[GUARD : GUARD + 2 * n] = a.view(n, 2).flip(1).flatten()
+    call(build(NEIGHBOURS.format(T=CPP_TYPES[dtype.name], N=n), arch), "turned", a, c)
+    assert equal(whole, want)
+
+
 REDUCE = """
 #include <litz/memory.h>
 #include <litz/reduce.h>

@@ -15,6 +15,7 @@ from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
+from litz.kernel.lanes.neighbours import first_of_pairs
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import COSTLY, worth_keeping
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
@@ -184,6 +185,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         turned,
         turned_stores,
         called=_called(uses),
+        neighbours=first_of_pairs(stores, space, lanes) if form == "rows" and not cut else (),
     )
     return Cuts(made, nodes).chosen()
 

@@ -93,6 +93,7 @@ class LanePlan:
     branches: masked regions that vectors without lanes in them skip.
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
     called: ops whose C++ function is called, where those of others are inlined.
+    neighbours: loads of pairs' first elements, where lanes lie in whatever order.
     """
 
     plan: KernelPlan
@@ -120,6 +121,7 @@ class LanePlan:
     copies: tuple[Copies, ...] = ()
     called: tuple[str, ...] = ()
     tile: tuple[int, ...] = ()
+    neighbours: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

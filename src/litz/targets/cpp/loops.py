@@ -78,15 +78,9 @@ class TreeBuilder(Placer):
         self.ranges: dict[Expr, DimRange] = {}
         lane, units = space.lane, space.units
         self.kernel = Kernel(
-            made.plan,
-            name,
-            made.lanes,
-            lane,
-            units,
-            work=made.work,
-            checks=self.checks,
-            called=made.called,
-        )
+            made.plan, name, made.lanes, lane, units, work=made.work, checks=self.checks,
+            called=made.called, neighbours=made.neighbours,
+        )  # fmt: skip
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}
 

@@ -341,6 +341,7 @@ class Kernel:
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
+    neighbours: loads of pairs' first elements, where lanes lie in whatever order.
     """
 
     plan: KernelPlan
@@ -355,6 +356,7 @@ class Kernel:
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
     called: tuple[str, ...] = ()
+    neighbours: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

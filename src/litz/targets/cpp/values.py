@@ -21,7 +21,7 @@ from litz.index import (
     split_linear,
 )
 from litz.ir.bits import signed_bits
-from litz.ir.body import Const, Index, Load, Masked, Op
+from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import F32, I32, I64, DType
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
@@ -91,6 +91,7 @@ class Speller:
     lane: the variable of the vector loop around, None outside; count: the C++ name of the number of
     valid lanes in a tail, None in whole vectors.
     called: the kernel's own functions for some ops, by the ops' names.
+    firsts: loads of pairs' first elements, where all others along the lane are of the second ones.
     """
 
     lanes: int
@@ -98,6 +99,7 @@ class Speller:
     count: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     called: Mapping[str, str] = field(default_factory=dict)
+    firsts: Sequence[Node] = ()
 
     # --- pieces -------------------------------------------------------------------------------
 
@@ -238,6 +240,10 @@ class Speller:
             return self.load_near(n, how, data, mask)
         if how.kind == "step" and how.stride in (const(2), const(-1)):
             form = "evens" if how.stride is const(2) else "back"
+            if self.firsts and n not in self.firsts:
+                at = self.scalar_index(n.index - 1, data)
+                return f"litz::load_seconds{width}({n.buffer} + ({at}))"
+            form = "firsts" if self.firsts else form
             return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
         if how.kind == "step" and rest is None:
             assert how.stride is not None
@@ -301,7 +307,9 @@ class Speller:
         if s.between is not None:
             at = f"{store.buffer} + ({self.scalar_index(store.index, data)})"
             count = f", {self.count}" if self.count else ""
-            return f"litz::store_pairs({at}, {value}, {self.vector(s.between)}{count});"
+            form = "neighbours" if self.firsts else "pairs"
+            return f"litz::store_{form}({at}, {value}, {self.vector(s.between)}{count});"
+        assert not self.firsts, "lanes are in no order"
         how = self.access(store.index, data)
         if how.kind == "next" and store.mode == "set":
             p = f"{store.buffer} + ({self.scalar_index(store.index, data)})"

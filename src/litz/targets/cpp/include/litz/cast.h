@@ -16,6 +16,20 @@ template <class V, class U> LITZ_FN U bf16_round(V x) {  // the upper half of ea
   return where(x != x, U(0x7fc00000u), r);
 }
 
+// The lower halves of lanes whose upper halves are 0.
+template <int N> LITZ_FN Vec<u16, N> narrowed(Vec<u32, N> x) {
+#if LITZ_GNU_X86 && defined(__AVX2__) && !LITZ_KMASK
+  if constexpr (N == 16) {
+    auto both = __builtin_ia32_packusdw256((hw::reg<int, 8>)x.lo.v, (hw::reg<int, 8>)x.hi.v);
+    return (hw::reg<u16, 16>)__builtin_ia32_permdi256((hw::reg<long long, 4>)both, 0xd8);
+  } else if constexpr (N == 8) {
+    auto a = (hw::reg<int, 4>)low(x).v, b = (hw::reg<int, 4>)high(x).v;
+    return (hw::reg<u16, 8>)__builtin_ia32_packusdw128(a, b);
+  }
+#endif
+  return cast<u16>(x);
+}
+
 // f16 without F16C, on the bits: normals by integer rounding, subnormals by a float addition that
 // aligns them, both to nearest even.
 template <class V, class U> LITZ_FN U f16_narrow(V x) {
@@ -76,7 +90,7 @@ template <int N> LITZ_FN Vec<bf16, N> to_bf16(Vec<float, N> x) {
     if (LITZ_LIKELY(normal)) return Vec<u16, N>((hw::reg<u16, N>)__builtin_ia32_cvtneps2bf16_v16sf(x.v));
   }
 #endif
-  return Vec<bf16, N>(cast<u16>(detail::bf16_round<Vec<float, N>, Vec<u32, N>>(x) >> 16));
+  return Vec<bf16, N>(detail::narrowed(detail::bf16_round<Vec<float, N>, Vec<u32, N>>(x) >> 16));
 }
 template <int N> LITZ_FN Vec<float, N> to_float(Vec<bf16, N> x) {
   return bitcast<float>(cast<u32>(x.bits) << 16);

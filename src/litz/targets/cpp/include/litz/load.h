@@ -88,6 +88,18 @@ LITZ_MASKED_(long long, 8, di512)
 LITZ_MASKED_(long long, 4, di256)
 LITZ_MASKED_(long long, 2, di128)
 #undef LITZ_MASKED_
+#elif LITZ_GNU_X86 && defined(__AVX2__)
+// Lanes whose mask is -1 from memory, the others 0; no other element is touched.
+#define LITZ_MASKED_(T, As, N, name)                                                            \
+  LITZ_FN hw::reg<T, N> masked_load(const void* p, hw::reg<T, N> m) {                           \
+    using R = hw::reg<As, N>;                                                                   \
+    return (hw::reg<T, N>)__builtin_ia32_maskload##name((const R*)p, (R)m);                     \
+  }
+LITZ_MASKED_(i32, int, 8, d256)
+LITZ_MASKED_(i32, int, 4, d)
+LITZ_MASKED_(i64, long long, 4, q256)
+LITZ_MASKED_(i64, long long, 2, q)
+#undef LITZ_MASKED_
 #endif
 }  // namespace detail
 
@@ -143,6 +155,15 @@ template <int N, class T> LITZ_FN Vec<T, N> load_partial(const T* p, i64 n, same
 #if LITZ_KMASK
   return load_masked(p, first_n<N>(n), Vec<T, N>(fill));
 #else
+#if LITZ_GNU_X86 && defined(__AVX2__)
+  if constexpr (form<T, N> == SPLIT && sizeof(T) >= 4) {
+    return {load_partial<N / 2>(p, n, fill), load_partial<N / 2>(p + N / 2, n - N / 2, fill)};
+  } else if constexpr (form<T, N> == LEAF && sizeof(T) >= 4 && sizeof(T) * N >= 16) {
+    using I = Vec<int_of<T>, N>;
+    const I mask = detail::lanes_of<int_of<T>>(first_n<N>(n)), rest = bitcast<int_of<T>>(Vec<T, N>(fill));
+    return bitcast<T>(I(detail::masked_load(p, mask.v)) | (rest & ~mask));
+  }
+#endif
   using B = detail::bits_of<T>;
   B buffer[N];
   for (int i = 0; i < N; i++) buffer[i] = i < n ? ((const B*)p)[i] : bitcast<B>(fill);
@@ -158,7 +179,16 @@ template <class T, int N> LITZ_FN void store_partial(same<T>* p, Vec<T, N> v, i6
 #else
   T buffer[N];
   store(buffer, v);
-  for (int i = 0; i < N && i < n; i++) p[i] = buffer[i];
+  if (n >= N) return store(p, v);
+  if (n <= 0) return;
+  int at = 0;  // in pieces, by the bits of n: masked stores are slow on some machines
+  LITZ_UNROLL
+  for (int size = N / 2; size; size /= 2) {
+    if (n & size) {
+      __builtin_memcpy(p + at, buffer + at, size * sizeof(T));
+      at += size;
+    }
+  }
 #endif
 }
 

@@ -18,23 +18,23 @@ template <> struct Core<float> {
 
   // x = n ln2 + r + low
   template <class V> static LITZ_FN FineExpParts<V> reduce(V x) {
-    V n = litz::round(x * V(0x1.715476p+0f));
+    V t = mad(x, V(0x1.715476p+0f), V(biased<float>)), n = t - V(biased<float>);
     V s = mad(n, V(-0x1.62e4p-1f), x);  // exact: the constant has 15 bits
     V r = mad(n, V(-0x1.7f7d1cp-20f), s);
-    return {n, r, mad(n, V(-0x1.7f7d1cp-20f), s - r), V(0.0f)};
+    return {t, r, mad(n, V(-0x1.7f7d1cp-20f), s - r), V(0.0f)};
   }
   template <class V> static LITZ_FN ExpParts<V> exp(V x) {
     auto e = reduce(x);
     V q = poly(e.r, 0x1p-1f, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
                0x1.a273f2p-13f);
-    return {e.n, mad(q * e.r, e.r, e.r)};
+    return {e.at, mad(q * e.r, e.r, e.r)};
   }
   template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
     auto e = reduce(x);
     V q = poly(e.r, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
                0x1.a273f2p-13f);
     V rr = e.r * e.r;
-    return {e.n, e.r, mad(mad(e.r, e.r, -rr), V(0.5f), e.low), mad(q * e.r, rr, rr * V(0.5f))};
+    return {e.at, e.r, mad(mad(e.r, e.r, -rr), V(0.5f), e.low), mad(q * e.r, rr, rr * V(0.5f))};
   }
   // log(1 + f) - f
   template <class V> static LITZ_FN V log_tail(V f) {

@@ -17,10 +17,10 @@ template <> struct Core<double> {
 
   // x = n ln2 + r + low
   template <class V> static LITZ_FN FineExpParts<V> reduce(V x) {
-    V n = litz::round(x * V(0x1.71547652b82fep+0));
+    V t = mad(x, V(0x1.71547652b82fep+0), V(biased<double>)), n = t - V(biased<double>);
     V s = mad(n, V(-0x1.62e42feep-1), x);  // exact: the constant has 32 bits
     V r = mad(n, V(-0x1.a39ef35793c76p-33), s);
-    return {n, r, mad(n, V(-0x1.a39ef35793c76p-33), s - r), V(0.0)};
+    return {t, r, mad(n, V(-0x1.a39ef35793c76p-33), s - r), V(0.0)};
   }
   // (e^r - 1 - r - r^2 / 2) / r^3
   template <class V> static LITZ_FN V exp_tail(V r) {
@@ -32,12 +32,12 @@ template <> struct Core<double> {
   template <class V> static LITZ_FN ExpParts<V> exp(V x) {
     auto e = reduce(x);
     V q = mad(exp_tail(e.r), e.r, V(0.5));
-    return {e.n, mad(q * e.r, e.r, e.r)};
+    return {e.at, mad(q * e.r, e.r, e.r)};
   }
   template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
     auto e = reduce(x);
     V rr = e.r * e.r;
-    return {e.n, e.r, mad(mad(e.r, e.r, -rr), V(0.5), e.low),
+    return {e.at, e.r, mad(mad(e.r, e.r, -rr), V(0.5), e.low),
             mad(exp_tail(e.r) * e.r, rr, rr * V(0.5))};
   }
   // log(1 + f) - f: with s = f / (2 + f), log(1 + f) = 2 atanh(s) = f - f^2/2 + s (f^2/2 + R(s^2))

@@ -11,23 +11,18 @@ namespace detail {
 // Per element type: the limits and the two kernels below.
 template <class T> struct Core;
 
-// e^x = 2^n (1 + p)
+// e^x = 2^n (1 + p), at = n + biased
 template <class V> struct ExpParts {
-  V n, p;
+  V at, p;
 };
 // p = r + t, |r| <= ln2 / 2; low is what rounding lost in r and t.
 template <class V> struct FineExpParts {
-  V n, r, low, t;
+  V at, r, low, t;
 };
 // x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)
 template <class V> struct LogParts {
   V e, f;
 };
-// e^(x + dx) for small dx; x in range.
-template <class V> LITZ_FN V exp_in_range(V x, V dx) {
-  auto e = Core<elem<V>>::exp(x);
-  return ldexp(V(elem<V>(1)) + (e.p + dx), e.n);
-}
 // What is 0 is not computed: x86 takes its time for results that are not normal, and masked scores
 // are -inf.
 template <class V> LITZ_FN V exp_of(V x) {
@@ -35,13 +30,13 @@ template <class V> LITZ_FN V exp_of(V x) {
   const V zero(elem<V>(0));
   const auto gone = x < V(C::exp_min);
   auto e = C::exp(where(gone, zero, min2(V(C::exp_max), x)));
-  return where(gone, zero, ldexp(V(elem<V>(1)) + e.p, e.n));
+  return where(gone, zero, scaled_1p(e.p, e.at));
 }
 // e^x - 1
 template <class V> LITZ_FN Pair<V> expm1_pair(V x) {
   const V one = V(elem<V>(1));
   auto e = Core<elem<V>>::fine_exp(x);
-  V s = ldexp(one, e.n);
+  V s = power_of_2(e.at);
   V base = s - one;
   V base_low = (s - base) - one;
   V high = mad(s, e.r, base);
@@ -70,14 +65,18 @@ template <class V> LITZ_FN V tanh_of(V x) {
   return copysign(mad(rest, inv, q), x);
 }
 
-// e^x times 2^More as a sum; x in range.
+// e^x times 2^More as a sum; x in range, for More > 0 of a normal result.
 template <int More = 0, class V> LITZ_FN Pair<V> exp_pair(V x) {
   using T = elem<V>;
   auto e = Core<T>::fine_exp(x);
   const V one(T(1));
-  V one_r = one + e.r, n = More ? e.n + V(T(More)) : e.n;
+  V one_r = one + e.r, at = More ? e.at + V(T(More)) : e.at;
   auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
-  return {ldexp(m.high, n), ldexp(m.low, n)};
+  if constexpr (More > 0) {
+    V by = power_of_2(at);
+    return {m.high * by, m.low * by};
+  }
+  return {scaled(m.high, at), scaled(m.low, at)};
 }
 template <class V> LITZ_FN V sigmoid_of(V x) {
   using T = elem<V>;

@@ -135,20 +135,21 @@ template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
 template <int N> LITZ_FN Vec<float, N> tanh(Vec<float, N> x) { return detail::tanh_of(x); }
 template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
   using V = Vec<float, N>;
-  V a = abs(x);
-  V z = x * x;
-  V small = detail::poly(z, 0x1.06eba8p-3f, -0x1.81274p-2f, 0x1.ce2d5p-4f, -0x1.b7fe8ep-6f,
-                         0x1.542deep-8f, -0x1.a5099ep-11f, 0x1.4c2f4cp-14f);
-  small = mad(small, x, x);
-  V t = detail::min2(V(4.0f), a);
-  // erfc(t) = exp(-q); what rounding q loses is put back as a factor
-  V p = detail::poly(t, 0x1.209396p+0f, 0x1.469824p-1f, 0x1.a7409ep-4f, -0x1.678a3ep-6f,
-                     0x1.85ca28p-9f, -0x1.8c61dap-13f);
-  V c = V(0x1.3b42c0p-12f);
-  V q = mad(p, t, c);
-  V q_low = mad(p, t, c - q);
-  V large = V(1.0f) - detail::exp_in_range(-q, -q_low);
-  return where(a < V(1.0f), small, copysign(large, x));
+  const V one(1.0f);
+  V t = detail::min2(V(4.0f), abs(x));
+  // erfc(t) = e^-q = s (1 - e), s a power of two: erf(t) = (1 - s) + s e, which of small t is e
+  V p = detail::poly(t, 0x1.06eba8p-3f, 0x1.45f3p-1f, 0x1.a4f8a2p-4f, -0x1.39b412p-6f,
+                     -0x1.683cc0p-13f, 0x1.b80018p-10f, -0x1.4f17p-11f, 0x1.f4deb6p-14f,
+                     -0x1.3d4aaap-17f);
+  V q = mad(p, t, t), q_low = mad(p, t, t - q);
+  const V to_exponent(0x1.8p23f + 127);
+  V m = mad(q, V(-0x1.715476p+0f), to_exponent);
+  V n = m - to_exponent, s = bitcast<float>(ibits(m) << 23);
+  V r = mad(n, V(0x1.62e43p-1f), q);
+  V e = detail::poly(r, -0x1p-1f, 0x1.555556p-3f, -0x1.5554e4p-5f, 0x1.110feep-7f,
+                     -0x1.6d5168p-10f, 0x1.a273f2p-13f);
+  e = r + mad(e, r * r, q_low);
+  return bitcast<float>(ibits(mad(s, e, one - s)) | (ibits(x) & Vec<i32, N>(1 << 31)));
 }
 #endif
 LITZ_SCALAR_1_(float, tanh)

@@ -55,19 +55,48 @@ template <class T, int N> LITZ_FN Vec<T, N> small_float(Vec<int_of<T>, N> i) {
   return bitcast<T>(i + ibits(m)) - m;
 }
 
-// x * 2^n for integral n of any size that the type's exponents reach, rounded once.
-template <class V> LITZ_FN V ldexp(V x, V n) {
+// An unevaluated sum; once normalised, |low| <= ulp(high) / 2.
+template <class V> struct Pair {
+  V high, low;
+};
+
+// Adding this to an integral n leaves n and twice the bias in the low bits: half of them is an
+// exponent, what is left is another.
+template <class T> inline constexpr T biased = T(magic<T> + (sizeof(T) == 4 ? 254 : 2046));
+// 2^n as a product, of t = n + biased for integral n of any size that the type's exponents reach.
+template <class V> LITZ_FN Pair<V> powers(V t) {
+  using T = elem<V>;
+  constexpr int mantissa = sizeof(T) == 4 ? 23 : 52;
+  auto half = (ibits(t) << (mantissa - 1)) & ibits(V(T(inf64)));
+  return {bitcast<T>(half), bitcast<T>((ibits(t) << mantissa) - half)};
+}
+// x * 2^n of such a t, rounded once.
+template <class V> LITZ_FN V scaled(V x, V t) {
+#if LITZ_KMASK
+  if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(scaled(x.lo, t.lo), scaled(x.hi, t.hi));
+  else return V(hw::scale(x.v, (t - V(biased<elem<V>>)).v));
+#else
+  auto by = powers(t);
+  return x * by.high * by.low;
+#endif
+}
+template <class V> LITZ_FN V ldexp(V x, V n) { return scaled(x, n + V(biased<elem<V>>)); }
+// (1 + p) 2^n, |p| < 1.
+template <class V> LITZ_FN V scaled_1p(V p, V t) {
+#if LITZ_KMASK
+  return scaled(V(elem<V>(1)) + p, t);
+#else
+  auto by = powers(t);
+  return mad(p, by.high, by.high) * by.low;
+#endif
+}
+// 2^n where that is normal.
+template <class V> LITZ_FN V power_of_2(V t) {
   using T = elem<V>;
 #if LITZ_KMASK
-  if constexpr (form<T, lanes<V>> == SPLIT) return V(ldexp(x.lo, n.lo), ldexp(x.hi, n.hi));
-  else return V(hw::scale(x.v, n.v));
+  return scaled(V(T(1)), t);
 #else
-  constexpr int mantissa = sizeof(T) == 4 ? 23 : 52;
-  const V bias = V(T(magic<T> + (sizeof(T) == 4 ? 127 : 1023)));
-  V half = round(n * V(T(0.5)));
-  V a = bitcast<T>(ibits(half + bias) << mantissa);
-  V b = bitcast<T>(ibits(n - half + bias) << mantissa);
-  return x * a * b;
+  return bitcast<T>(ibits(t - V(T(sizeof(T) == 4 ? 127 : 1023))) << (sizeof(T) == 4 ? 23 : 52));
 #endif
 }
 
@@ -76,10 +105,6 @@ template <class V> LITZ_FN V clamp(V x, elem<V> lo, elem<V> hi) {
   return min2(V(hi), max2(V(lo), x));
 }
 
-// An unevaluated sum; once normalised, |low| <= ulp(high) / 2.
-template <class V> struct Pair {
-  V high, low;
-};
 template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low| or close
   V s = high + low;
   return {s, low - (s - high)};

@@ -9,8 +9,6 @@
 namespace litz {
 namespace wide {
 
-template <class D> LITZ_FN D erfc(D x) { return detail::erfc_of(x); }
-
 // erfinv(x) / x as a function of w = -log(1 - x^2), from 17 on good to 2^-24.
 template <class D> LITZ_FN D erfinv(D x) {
   D w = -wide::log(detail::max2(D(0x1p-60), (D(1.0) - x) * (D(1.0) + x)));
@@ -249,7 +247,7 @@ template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
 LITZ_SCALAR_1_(float, erfc)
 LITZ_SCALAR_1_(float, erfinv)
 #else
-LITZ_WIDE_1_(erfc)
+LITZ_MATH_(float, erfc, detail::erfc_of(x))
 LITZ_WIDE_1_(erfinv)
 #endif
 // One of Halley's steps on erf, where it has lost its digits on erfc.

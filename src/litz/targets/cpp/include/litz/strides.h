@@ -98,6 +98,45 @@ template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> 
   for (i64 j = 0; j < 2 * n; j++) p[j] = x[j];
 }
 
+// ---- both of N pairs of floats: lanes in whatever order, the same for all three functions
+
+#if LITZ_GNU_X86 && defined(__AVX2__) && !LITZ_KMASK
+namespace detail {
+// Within each half of a register: a shuffle, where an order takes two.
+template <int I> LITZ_FN hw::reg<float, 8> apart(hw::reg<float, 8> a, hw::reg<float, 8> b) {
+  return I ? __builtin_ia32_shufps256(a, b, 0xdd) : __builtin_ia32_shufps256(a, b, 0x88);
+}
+template <int I> LITZ_FN hw::reg<float, 8> beside(hw::reg<float, 8> a, hw::reg<float, 8> b) {
+  return I ? __builtin_ia32_unpckhps256(a, b) : __builtin_ia32_unpcklps256(a, b);
+}
+template <int I> LITZ_FN hw::reg<double, 4> beside(hw::reg<double, 4> a, hw::reg<double, 4> b) {
+  return I ? __builtin_ia32_unpckhpd256(a, b) : __builtin_ia32_unpcklpd256(a, b);
+}
+template <int I> LITZ_FN hw::reg<double, 4> apart(hw::reg<double, 4> a, hw::reg<double, 4> b) {
+  return beside<I>(a, b);
+}
+template <int I, int N, class T> LITZ_FN Vec<T, N> load_apart(const T* p) {
+  if constexpr (form<T, N> == SPLIT) return {load_apart<I, N / 2>(p), load_apart<I, N / 2>(p + N)};
+  else return apart<I>(load<N>(p).v, load<N>(p + N).v);
+}
+}  // namespace detail
+template <int N, class T> LITZ_FN Vec<T, N> load_firsts(const T* p) { return detail::load_apart<0, N>(p); }
+template <int N, class T> LITZ_FN Vec<T, N> load_seconds(const T* p) { return detail::load_apart<1, N>(p); }
+template <class T, int N> LITZ_FN void store_neighbours(T* p, Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (form<T, N> == SPLIT) {
+    store_neighbours(p, a.lo, b.lo);
+    store_neighbours(p + N, a.hi, b.hi);
+  } else {
+    store(p, Vec<T, N>(detail::beside<0>(a.v, b.v)));
+    store(p + N, Vec<T, N>(detail::beside<1>(a.v, b.v)));
+  }
+}
+#else
+template <int N, class T> LITZ_FN Vec<T, N> load_firsts(const T* p) { return load_evens<N>(p); }
+template <int N, class T> LITZ_FN Vec<T, N> load_seconds(const T* p) { return load_evens<N>(p + 1); }
+template <class T, int N> LITZ_FN void store_neighbours(T* p, Vec<T, N> a, Vec<T, N> b) { store_pairs(p, a, b); }
+#endif
+
 // ---- what no stride describes
 
 // Each element in K lanes, one after the other.
