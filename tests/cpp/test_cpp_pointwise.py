@@ -12,7 +12,7 @@ from cpp_plans import TORCH, build_together, call, check, make_plan, source
 from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Store
-from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8, DType
+from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8
 from litz.kernel.plan import KernelPlan
 from tests.quick import some
 
@@ -357,17 +357,43 @@ def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None
 def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
     rows, columns = 1030, 1040
 
-    def turned(dtype: DType, columns: int) -> KernelPlan:
+    def turned(columns: int) -> KernelPlan:
         x0, x1 = var("x0", rows), var("x1", columns)
-        value = B.load(dtype, "a", x1 * rows + x0)
-        return make_plan([x0, x1], [], [Store("c", x0 * columns + x1, value)], x1, tile=x0)
+        a = B.load(F32, "a", x1 * rows + x0)
+        to = Store("c", x0 * columns + x1, B.op("mul", a, a))
+        return make_plan([x0, x1], [], [to], x1, tile=x0)
 
-    plan, text = turned(F32, columns), source(turned(F32, columns))
-    assert "turn_over_stream<16>" in text and "stream_fence" in text
+    plan = turned(columns)
+    assert "store_stream(" in source(plan) and "stream_fence" in source(plan)
     # Half a line each; rows that begin within lines.
-    others = source(turned(BF16, columns)) + source(plan, lanes=8) + source(turned(F32, 1041))
-    assert "_stream" not in others and "turn_over<" in others
+    assert "_stream" not in source(plan, lanes=8) + source(turned(1041))
     check(plan, {"a": data("f32", rows * columns), "c": torch.zeros(rows * columns)}, threads=(2,))
+
+
+@pytest.mark.parametrize("dtype, lanes", [("f32", 16), ("f32", 8), ("f64", 8), ("i8", 16)])
+@pytest.mark.parametrize("back", [False, True])
+def test_transposed_copies_are_written_past_the_caches_in_long_runs(
+    dtype: str, lanes: int, back: bool
+) -> None:
+    """Rows that begin anywhere, blocks that are not whole; read down the rows, or written so."""
+    d = next(d for d in ALL if d.name == dtype)
+    rows, columns = 2051, (1 << 22) // (2051 * d.bytes) + 2
+    x0, x1 = var("x0", rows), var("x1", columns)
+    ends = [x1 * rows + x0, x0 * columns + x1]
+    source_at, to = reversed(ends) if back else ends
+    plan = make_plan([x0, x1], [], [Store("c", to, B.load(d, "a", source_at))], x1, tile=x0)
+    text = source(plan, lanes)
+    assert "turn_stream<" in text and "stream_fence" in text
+    n = rows * columns
+    zeros = torch.zeros(n + 1, dtype=TORCH[dtype])
+    check(plan, {"a": data(dtype, n), "c": zeros[1:]}, threads=(1, 2), lanes=lanes)
+
+
+def test_short_runs_of_transposed_copies_go_through_the_caches() -> None:
+    x0, x1 = var("x0", 1 << 17), var("x1", 10)
+    value = B.load(F32, "a", x1 * (1 << 17) + x0)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * 10 + x1, value)], x1, tile=x0)
+    assert "_stream" not in source(plan)
 
 
 @pytest.mark.parametrize("dtype", some(["bf16", "bool", "i8"], 1))

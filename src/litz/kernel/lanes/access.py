@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litz.dataclass import dataclass
 from litz.index import Const as ConstExpr
 from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, var
-from litz.ir.body import Load, Node, Op
+from litz.ir.body import Load, Node, Op, Store
 from litz.kernel.lanes.steps import steps
 from litz.kernel.nodes import as_index, extent, is_comparison
 
@@ -94,6 +94,41 @@ def turned(index: Expr, down: Expr, across: Expr) -> Expr | None:
         return None
     stride = coefficient(index, across)
     return None if stride is None or stride in (const(0), const(1)) else stride
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """All that a kernel in tiles does: elements from ``load``, transposed, to ``store``.
+
+    inner, outer: the loops along which what is read, and what is written, is contiguous; the others
+    step by ``load_row`` and ``store_row`` elements.
+    """
+
+    load: Load
+    load_row: Expr
+    store: Store
+    store_row: Expr
+    inner: Expr
+    outer: Expr
+
+
+def move(stores: Sequence[Store], down: Expr, across: Expr) -> Move | None:
+    """What a kernel in tiles moves, if it computes nothing."""
+    s, *more = stores
+    if more or not isinstance(s.value, Load) or s.mode != "set" or s.mask is not None:
+        return None
+    if s.indirect or s.value.indirect:
+        return None
+    inner, outer = across, down
+    if turned(s.value.index, down, across) is not None:
+        inner, outer = outer, inner
+    steps = [coefficient(a.index, v) for a in (s.value, s) for v in (inner, outer)]
+    read, read_row, written_row, written = steps
+    if read is not const(1) or written is not const(1):
+        return None
+    if read_row is None or written_row is None:
+        return None
+    return Move(s.value, read_row, s, written_row, inner, outer)
 
 
 def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:

@@ -11,7 +11,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn
-from litz.kernel.lanes.access import turned
+from litz.kernel.lanes.access import Move, move, turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
@@ -28,6 +28,9 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
+MOVED = 1 << 9, 1 << 8  # bytes that such a block writes of a row, rows of it: nothing is computed
+MOVED_LEAST = 1 << 6  # rows of it where there would be fewer blocks than ``MANY_BLOCKS``
+MANY_BLOCKS = 1 << 8
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
@@ -133,7 +136,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     streamed = tuple(
         i
         for i, s in enumerate(stores)
-        if i not in turned_stores
+        if (i not in turned_stores or _moves_runs(plan))
         and _streams(plan, s, form, lanes)
         and (form != "rows" or _begins_whole(s, space, cut, lanes))
     )
@@ -149,7 +152,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept, held = _kept(stores, space, reduces, passes, lanes), ()
     block: tuple[int, ...] = ()
     if form == "tiles":
-        block = STREAMED_TILES if streamed else TILES
+        block = _tiles(plan, streamed)
     if form == "columns":
         block = (_block(stores, space, kept, len(passes), lanes, held),)
     divided = _divided(stores, space, reduces, passes)
@@ -310,7 +313,7 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
-    if form == "tiles":
+    if form == "tiles" and not _moves_runs(plan):
         row = coefficient(s.index, plan.tile) if plan.tile is not None else None
         if row is None or not divides(LINE // width, row) or lanes * width % LINE:
             return False
@@ -318,6 +321,31 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False  # the rest of a line is written a row of vectors later
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
+
+
+def _move(plan: KernelPlan) -> Move | None:
+    assert plan.tile is not None and plan.lane is not None
+    return move(plan.stores, plan.tile, plan.lane)
+
+
+def _moves_runs(plan: KernelPlan) -> bool:
+    """Whether a kernel in tiles but moves, and writes enough in a row for lines that are whole."""
+    moved = _move(plan)
+    if moved is None:
+        return False
+    return size_hint(extent(moved.outer), 0) * moved.load.dtype.bytes >= MOVED[0] // 2
+
+
+def _tiles(plan: KernelPlan, streamed: Sequence[int]) -> tuple[int, int]:
+    """Rows and lanes of a block of tiles."""
+    moved = _move(plan) if streamed else None
+    if moved is None:
+        return STREAMED_TILES if streamed else TILES
+    run, rows = MOVED[0] // moved.load.dtype.bytes, MOVED[1]
+    points = size_hint(product(extent(d.var) for d in plan.dims), 0)
+    while rows > MOVED_LEAST and points < MANY_BLOCKS * run * rows:
+        rows //= 2
+    return (run, rows) if moved.outer is plan.tile else (rows, run)
 
 
 def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> bool:

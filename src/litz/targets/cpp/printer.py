@@ -8,6 +8,7 @@ from litz.index import Expr, Var, ceildiv, render
 from litz.ir.body import Load
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
+from litz.kernel.lanes.access import Move
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
@@ -351,6 +352,9 @@ class Printer:
         for dim in (s.down, s.across):
             stop = f"{dim}_lo + {self.kernel.grains[dim]}"
             self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
+        if s.room is not None and s.move is not None:
+            self.move_block(s.move, s.room, spell)
+            return
         loops = [
             f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})",
             f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})",
@@ -392,11 +396,20 @@ class Printer:
             stride = self.expr(t.stride)
             self.line(f"litz::turn_out<{n}>({t.array}, {t.buffer} + ({at}), {stride}{edge});")
 
-    def move(self, m: tree.Move, spell: Speller) -> None:
+    def move(self, m: Move, spell: Speller) -> None:
+        self.line(f"litz::turn_over<{self.kernel.lanes}>({self.ends(m, spell)});")
+
+    def ends(self, m: Move, spell: Speller) -> str:
         ends = ((m.load, m.load_row), (m.store, m.store_row))
-        at = [f"{a.buffer} + ({spell.index(a.index)}), {self.expr(row)}" for a, row in ends]
-        name = "turn_over_stream" if m.stream else "turn_over"
-        self.line(f"litz::{name}<{self.kernel.lanes}>({', '.join(at)});")
+        at = (f"{a.buffer} + ({spell.index(a.index)}), {self.expr(row)}" for a, row in ends)
+        return ", ".join(at)
+
+    def move_block(self, m: Move, room: tuple[str, int], spell: Speller) -> None:
+        both = m.outer, m.inner
+        at = self.ends(m, replace(spell, names={str(v): f"{v}_lo" for v in both}))
+        sizes = ", ".join(f"{v}_hi - {v}_lo" for v in both)
+        name, pitch = room
+        self.line(f"litz::turn_stream<{self.kernel.lanes}>({at}, {sizes}, {name}, {pitch});")
 
     def visit_lanes(self, s: tree.Lanes, spell: Speller, _: int) -> None:
         assert isinstance(s.var, Var)

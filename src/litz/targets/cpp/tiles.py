@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from litz.index import Expr, coefficient, const
+from litz.index import Expr
 from litz.ir.body import Load, Node
 from litz.ir.dtype import DType
-from litz.kernel.lanes.access import turned
+from litz.kernel.lanes.access import move, turned
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
@@ -39,6 +40,15 @@ class TileBuilder(TreeBuilder):
         # What is read down the rows then comes as it lies, and lines that are written need no care.
         first = bool(made.streamed)
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact, down_first=first)
+        self.tiles.move = moved = move(self.stores, self.down, self.across)
+        if moved is not None and first:
+            self.kernel.units = (*others, moved.outer, moved.inner)
+            width, grains = moved.load.dtype.bytes, self.kernel.grains
+            pitch = grains[moved.outer] + LINE // width  # rows that collide in no cache
+            name = self.name("m")
+            size = grains[moved.inner] * pitch
+            self.kernel.arrays.append(tree.Array(name, moved.load.dtype, size))
+            self.tiles.room = name, pitch
 
     def parallel_loops(self, nest: Nest) -> None:
         for v in (*self.kernel.units, *self.space.serial):
@@ -68,29 +78,11 @@ class TileBuilder(TreeBuilder):
         return True
 
     def point(self, scope: Scope) -> None:
-        self.tiles.move = self.move()
-        if self.tiles.move is not None and self.tiles.exact:
+        if self.tiles.room is not None or self.tiles.move is not None and self.tiles.exact:
             return
         puts = [self.put(s, scope) for s in self.stores]
         for i, p in enumerate(puts):
             scope.body.append(self.turned_put(p) if i in self.made.turned_stores else p)
-
-    def move(self) -> tree.Move | None:
-        """Of a kernel that computes nothing: from memory to memory."""
-        s, *more = self.stores
-        if more or not isinstance(s.value, Load) or s.mode != "set" or s.mask is not None:
-            return None
-        if s.indirect or s.value.indirect:
-            return None
-        inner, outer = self.across, self.down  # of what is read
-        if s.value in self.loads:
-            inner, outer = outer, inner
-        steps = [coefficient(a.index, v) for a in (s.value, s) for v in (inner, outer)]
-        read, read_row, written_row, written = steps
-        if read is not const(1) or written is not const(1) or None in (read_row, written_row):
-            return None
-        assert read_row is not None and written_row is not None
-        return tree.Move(s.value, read_row, s, written_row, s in self.streamed)
 
     def turned_put(self, p: tree.Put) -> Stmt:
         name = self.tile(p.value.dtype)

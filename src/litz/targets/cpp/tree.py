@@ -9,9 +9,10 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.body import Load, Node, Scan, Store
+from litz.ir.body import Node, Scan, Store
 from litz.ir.dtype import DType
 from litz.ir.reductions import Reduction
+from litz.kernel.lanes.access import Move
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.plan import KernelPlan
 
@@ -259,23 +260,13 @@ class Turn:
     stride: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A tile from ``load`` to ``store``, transposed; rows: elements from row to row of each."""
-
-    load: Load
-    load_row: Expr
-    store: Store
-    store_row: Expr
-    stream: bool
-
-
 @dataclass(slots=True, eq=False)
 class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
     exact: all tiles are whole.  down_first: they follow each other down the rows.
-    move: what whole tiles are, where nothing is computed.
+    move: what whole tiles are, where nothing is computed; room: an array for all of a block, past
+    the caches then, and the elements of its rows.
     """
 
     down: Expr
@@ -287,6 +278,7 @@ class Tiles(Stmt):
     exact: bool = False
     down_first: bool = False
     move: Move | None = None
+    room: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

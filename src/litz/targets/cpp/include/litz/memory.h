@@ -106,26 +106,24 @@ LITZ_FN void store_strided_partial(same<T>* p, i64 stride, Vec<T, N> v, i64 n) {
 // ---- transposes in registers: log2(N) rounds of interleaving rows i and i + N / 2
 
 namespace detail {
+// In each part of so many lanes: a's and b's in turn, from a lane on.
+template <int From, int Part, class R, int... I> LITZ_FN R zip(R a, R b, hw::seq<I...>) {
+  constexpr int n = sizeof...(I);
 #if defined(__clang__)
-template <int From, class R, int... I> LITZ_FN R zip(R a, R b, hw::seq<I...>) {
-  constexpr int n = sizeof...(I);
-  return __builtin_shufflevector(a, b, (From + I / 2 + (I % 2) * n)...);
-}
+  return __builtin_shufflevector(a, b, (I / Part * Part + From + I % Part / 2 + (I % 2) * n)...);
 #else
-template <int From, class R, int... I> LITZ_FN R zip(R a, R b, hw::seq<I...>) {
-  constexpr int n = sizeof...(I);
   using M = hw::reg<typename int_<sizeof(R) / n>::type, n>;
-  return __builtin_shuffle(a, b, M{(From + I / 2 + (I % 2) * n)...});
-}
+  return __builtin_shuffle(a, b, M{(I / Part * Part + From + I % Part / 2 + (I % 2) * n)...});
 #endif
+}
 template <class T, int N> LITZ_FN Vec<T, N> zip_high(Vec<T, N> a, Vec<T, N> b);
 template <class T, int N> LITZ_FN Vec<T, N> zip_low(Vec<T, N> a, Vec<T, N> b) {
   if constexpr (form<T, N> == SPLIT) return Vec<T, N>(zip_low(a.lo, b.lo), zip_high(a.lo, b.lo));
-  else return zip<0>(a.v, b.v, hw::count_to<N>());
+  else return zip<0, N>(a.v, b.v, hw::count_to<N>());
 }
 template <class T, int N> LITZ_FN Vec<T, N> zip_high(Vec<T, N> a, Vec<T, N> b) {
   if constexpr (form<T, N> == SPLIT) return Vec<T, N>(zip_low(a.hi, b.hi), zip_high(a.hi, b.hi));
-  else return zip<N / 2>(a.v, b.v, hw::count_to<N>());
+  else return zip<N / 2, N>(a.v, b.v, hw::count_to<N>());
 }
 // Lanes 1, 0, 3, 2, ..
 template <class R, int... I> LITZ_FN R swap_pairs(R a, hw::seq<I...>) {
@@ -149,6 +147,30 @@ template <class T, int N> LITZ_FN Vec<T, N> swap_pairs(Vec<T, N> a) {
   if constexpr (form<T, N> == SPLIT) return Vec<T, N>(swap_pairs(a.lo), swap_pairs(a.hi));
   else return swap_pairs(a.v, hw::count_to<N>());
 }
+
+// Rows of 32 bytes: a register has a half of row i and of row i + N / 2, and halves are transposed
+// beside each other, as no instruction crosses them as quickly.
+template <int N, class T> LITZ_FN void transpose_halves(const T* from, i64 stride, Vec<T, N>* rows) {
+  constexpr int h = N / 2;
+  LITZ_UNROLL
+  for (int side = 0; side < N; side += h) {
+    Vec<T, N>* r = rows + side;
+    LITZ_UNROLL
+    for (int i = 0; i < h; i++)
+      r[i] = join(load<h>(from + i * stride + side), load<h>(from + (i + h) * stride + side));
+    LITZ_UNROLL
+    for (int width = 1; width < h; width *= 2) {
+      Vec<T, N> next[h];
+      LITZ_UNROLL
+      for (int i = 0; i < h / 2; i++) {
+        next[2 * i] = zip<0, h>(r[i].v, r[i + h / 2].v, hw::count_to<N>());
+        next[2 * i + 1] = zip<h / 2, h>(r[i].v, r[i + h / 2].v, hw::count_to<N>());
+      }
+      LITZ_UNROLL
+      for (int i = 0; i < h; i++) r[i] = next[i];
+    }
+  }
+}
 }  // namespace detail
 
 template <class T, int N> LITZ_FN void transpose(Vec<T, N> (&rows)[N]) {
@@ -165,19 +187,19 @@ template <class T, int N> LITZ_FN void transpose(Vec<T, N> (&rows)[N]) {
   }
 }
 // to[j * to_stride + i] = from[i * from_stride + j] for an N by N tile; the two may be one tile.
-// Stream: past the caches.
-template <int N, bool Stream = false, class T>
+template <int N, class T>
 LITZ_FN void transpose(const T* from, i64 from_stride, T* to, i64 to_stride) {
   using B = detail::bits_of<T>;
   Vec<B, N> rows[N];
-  LITZ_UNROLL
-  for (int i = 0; i < N; i++) rows[i] = load<N>((const B*)from + i * from_stride);
-  transpose(rows);
-  LITZ_UNROLL
-  for (int i = 0; i < N; i++) {
-    if constexpr (Stream) store_stream((B*)to + i * to_stride, rows[i]);
-    else store((B*)to + i * to_stride, rows[i]);
+  if constexpr (form<B, N> == LEAF && sizeof(B) * N == 32) {
+    detail::transpose_halves<N>((const B*)from, from_stride, rows);
+  } else {
+    LITZ_UNROLL
+    for (int i = 0; i < N; i++) rows[i] = load<N>((const B*)from + i * from_stride);
+    transpose(rows);
   }
+  LITZ_UNROLL
+  for (int i = 0; i < N; i++) store((B*)to + i * to_stride, rows[i]);
 }
 template <int N, class T> LITZ_FN void transpose(T (&tile)[N][N]) {
   transpose<N>(&tile[0][0], N, &tile[0][0], N);
