@@ -72,6 +72,35 @@ SHAPES: list[tuple[Fn, torch.Tensor]] = [
     (lambda x, y: y.sort(1)[0], torch.rand(5)),
     (lambda x, y: y.cummax(1)[0], torch.rand(())),
 ]  # fmt: skip
+D, W = X.double(), torch.rand(7)
+MIXED: list[tuple[Fn, tuple[torch.Tensor, ...]]] = [
+    *((fn, (X, D, PLACES)) for fn in (
+        lambda x, y, i: x.index_add(0, i, y), lambda x, y, i: x.index_copy(0, i, y),
+        lambda x, y, i: x.index_put((i,), y), lambda x, y, i: x.put(i, y[0, :5]),
+        lambda x, y, i: x.index_reduce(0, i, y, "amax"), lambda x, y, i: torch.heaviside(x, y),
+        lambda x, y, i: torch.cross(x[:, :3], y[:, :3], 1),
+        lambda x, y, i: F.binary_cross_entropy(x, y), lambda x, y, i: F.nll_loss(x, i, y[0]),
+        lambda x, y, i: F.layer_norm(x, (7,), y[0]), lambda x, y, i: F.group_norm(x, 7, y[0]),
+        lambda x, y, i: F.batch_norm(x, y[0], y[0]),
+    )),
+    *((fn, (X, PLACES.int())) for fn in (
+        lambda x, i: x.index_copy(0, i, x), lambda x, i: x.index_fill(0, i, 1), torch.take,
+        lambda x, i: F.cross_entropy(x, i),
+    )),
+    *((fn, (X, PLACES.short())) for fn in (
+        lambda x, i: x.index_select(0, i), lambda x, i: x.index_add(0, i, x),
+    )),
+    (F.soft_margin_loss, (N, X)), (F.binary_cross_entropy_with_logits, (N, X)),
+    (lambda x: torch.full_like(x, -1.5), (N.byte(),)), (lambda x: F.threshold(x, 2.0, -3.0),
+    (N.byte(),)), (lambda x, i: x.scatter(0, i, float("inf")), (N, N % 5)),
+]  # fmt: skip
+TRACED: list[tuple[Fn, torch.Tensor]] = [
+    (F.hardshrink, N), (lambda x: F.multi_margin_loss(x, N[:, 0] % 7), H),
+    (lambda x: F.interpolate(x[None], size=3), N), (lambda x: F.one_hot(x, 300), N.byte()),
+    (lambda x: F.interpolate(x[None], size=3, mode="linear"), N.byte()),
+    (lambda x: x.clone().clamp_(0.5, 2.5), N), (lambda x: x.clone().mul_(0.5), N),
+    (lambda x: x.clone().addcmul_(x, x * 0.5), N), (lambda x: x.clone().logit_(), N),
+]  # fmt: skip
 ADDED: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
     ((5,), (5, 4), (4, 1)), ((1, 7), (5, 4), (4, 1)), ((5, 7), (1, 4), (4, 7)),
     ((1, 5, 7), (5, 4), (4, 7)),
@@ -90,6 +119,33 @@ def refused(fn: Fn, *args: torch.Tensor, settings: Settings | None = None) -> No
 @pytest.mark.parametrize("fn, x", TYPES)
 def test_types_that_eager_has_no_kernel_for(fn: Fn, x: torch.Tensor) -> None:
     refused(fn, x)
+
+
+@pytest.mark.parametrize("fn, given", MIXED)
+def test_types_that_eager_does_not_take_together(fn: Fn, given: tuple[torch.Tensor, ...]) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        fn(*given)
+    with pytest.raises((RuntimeError, IndexError)):
+        run_program(lower_fn(fn, *given), given)
+
+
+@pytest.mark.parametrize("fn, x", TRACED)
+def test_types_that_traces_of_other_operators_take(fn: Fn, x: torch.Tensor) -> None:
+    with pytest.raises(RuntimeError):
+        fn(x)
+    with pytest.raises(RuntimeError):
+        torch.compile(fn, backend="litz")(x)
+
+
+@pytest.mark.parametrize("fn, given", [
+    (lambda x, w: F.layer_norm(x, (7,), w), (H, W)),
+    (lambda x, i: x.scatter(0, i, float("-inf")), (X, N % 5)),
+    (lambda x, i: x.clamp(-1.5, 3), (N, PLACES)),
+])  # fmt: skip
+def test_types_that_eager_takes_together_are_ours(fn: Fn, given: tuple[torch.Tensor, ...]) -> None:
+    program = lower_fn(fn, *given)
+    assert extern_names(program) == []
+    torch.testing.assert_close(run_program(program, given)[0], fn(*given))
 
 
 @pytest.mark.parametrize("fn, y", SHAPES)

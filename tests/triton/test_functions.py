@@ -92,3 +92,5 @@ def test_remainders_are_exact() -> None:
         got = compiled(torch.fmod, a, b)
         assert torch.equal(got.nan_to_num(7), exact.nan_to_num(7))
         assert torch.equal(got.signbit() | got.isnan(), exact.signbit() | exact.isnan())
+    got = compiled(lambda x: (x % 2.5, torch.fmod(x, 2.5)), pairs[0][0])
+    assert all(map(torch.equal, got, (pairs[0][0] % 2.5, torch.fmod(pairs[0][0], 2.5))))

@@ -16,7 +16,13 @@ PSEUDOINVERSES: Final = (torch.linalg.pinv, torch.pinverse, "pinverse")
 # The trace writes the rank of something else into ``out``.
 RANKS: Final = (torch.linalg.matrix_rank,)
 # Of bytes on CPUs eager rounds the weights to 16 bits, the trace does not: results are 1 apart.
-RESIZED: Final = (functional.interpolate, functional.upsample, functional.upsample_bilinear)
+# Other integers eager has no kernels for.
+RESIZED: Final = (
+    functional.interpolate, functional.upsample, functional.upsample_bilinear,
+    functional.upsample_nearest,
+)  # fmt: skip
+# Classes that eager takes as 64-bit integers alone.
+CLASSES: Final = (functional.one_hot, torch._C._nn.one_hot)
 # The trace takes quantized tensors for those of floats.
 QUANTIZED: Final = (
     torch.quantize_per_tensor,
@@ -28,8 +34,12 @@ LABELED: Final = (
     functional.multilabel_margin_loss,
     torch._C._nn.multilabel_margin_loss,
 )
-
-
+# The trace makes other operators of these, which take more types.
+OF_FLOATS: Final = frozenset(("hardshrink", "multi_margin_loss"))
+# Arithmetic in place, whose results the trace gives a type that they do not fit in.
+FITTING: Final = frozenset(
+    "addcdiv_ addcmul_ clamp_ clamp_max_ clamp_min_ clip_ ldexp_ logit_ mul_ multiply_ imul".split()
+)
 # ``x += y`` and its kind.
 IN_PLACE: Final = frozenset(
     f"i{n}" for n in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
@@ -48,13 +58,53 @@ def mistraced(gm: GraphModule) -> str:
             return "PyTorch's trace of quantized tensors has other types than they"
         if n.target in LABELED:
             return "PyTorch's trace of multilabel_margin_loss has other values than it"
-        if n.target in RESIZED and _type(n) is torch.uint8 and _mixes(n):
-            return "PyTorch's trace of an interpolation of bytes rounds otherwise than it"
+        if n.target in RESIZED and _is_integer(n) and (_type(n) is not torch.uint8 or _mixes(n)):
+            return "PyTorch's trace of an interpolation of integers has other values than it"
+        if n.target in CLASSES and _type(n.args[0]) is not torch.int64:
+            return "PyTorch's trace of one_hot takes classes of other types than it"
+        if name_of(n) in OF_FLOATS and not _of_floats(n):
+            return f"PyTorch's trace of {name_of(n)} takes other types than it"
+        if name_of(n) in FITTING and not _fits(n):
+            return "PyTorch's trace of arithmetic in place takes results of other types than it"
     if any(_writes_windows(part) for part in parts):
         return (
             "PyTorch's trace of what is written to windows (unfold) forgets what is in none or many"
         )
     return ""
+
+
+def name_of(n: Node) -> str:
+    """What a function or method is called in Python."""
+    target = n.target
+    name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
+    return name.partition(".")[0]
+
+
+def _fits(n: Node) -> bool:
+    """Whether the type of what is computed from all operands fits the first, as far as is known."""
+    values = [x.meta.get("example_value") if isinstance(x, Node) else x for x in leaves(n.args)]
+    values += [x.meta.get("example_value") if isinstance(x, Node) else x for x in n.kwargs.values()]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if not tensors or tensors[0].dtype.is_floating_point or tensors[0].dtype.is_complex:
+        return True
+    wide = name_of(n) == "logit_"  # a function of floats
+    wide = wide or any(isinstance(v, float | torch.SymFloat | complex) for v in values)
+    return not wide and all(torch.can_cast(v.dtype, tensors[0].dtype) for v in tensors)
+
+
+def _of_floats(n: Node) -> bool:
+    """Whether eager has a kernel for the type that a call is of."""
+    x = argument(n, 0, "input")
+    value = x.meta.get("example_value") if isinstance(x, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return True
+    wide_alone = name_of(n) == "multi_margin_loss" and value.device.type == "cpu"
+    return value.dtype.is_floating_point and not (wide_alone and value.itemsize < 4)
+
+
+def _is_integer(n: Node) -> bool:
+    dtype = _type(n)
+    return dtype is not None and not dtype.is_floating_point
 
 
 def _is_complex(n: Node) -> bool:
@@ -66,9 +116,7 @@ def _writes_windows(gm: GraphModule) -> bool:
     """Whether a call writes into windows of a tensor that overlap or leave some of it out."""
     windows: set[Node] = set()
     for n in gm.graph.nodes:
-        target = n.target
-        name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
-        name = name.partition(".")[0]
+        name = name_of(n)
         if name == "unfold" and not _covers(n):
             windows.add(n)
         if not windows.intersection(n.all_input_nodes):
@@ -103,8 +151,8 @@ def _memory(n: object) -> int | None:
     return address(value)
 
 
-def _type(n: Node) -> torch.dtype | None:
-    value = n.meta.get("example_value")
+def _type(n: object) -> torch.dtype | None:
+    value = n.meta.get("example_value") if isinstance(n, Node) else None
     return value.dtype if isinstance(value, torch.Tensor) else None
 
 
@@ -113,4 +161,4 @@ def _mixes(n: Node) -> bool:
     if n.target is functional.upsample_bilinear:
         return True
     mode = argument(n, 3, "mode", "nearest")
-    return mode in ("bilinear", "bicubic") and not n.kwargs.get("antialias")
+    return ("linear" in mode or mode == "bicubic") and not n.kwargs.get("antialias")

@@ -265,7 +265,7 @@ class _Walk(GraphLowering):
             if n.kwargs.get("pin_memory"):
                 raise Unsupported("pinned memory")
             limits.check(self.symbols, n, parts, results)
-            check_types(n, parts, results)
+            check_types(n, given, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
             if any(map(self.b.is_among, parts)) and any(r and r.device != "cpu" for r in results):

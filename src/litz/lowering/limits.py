@@ -95,13 +95,21 @@ def _beyond(n: FxNode, tensors: Sequence[TensorValue], results: Sequence[Result 
     places = _number_parameters(n.target)
     if not places:
         return False
-    dtypes = {v.dtype for v in tensors} | {r.dtype for r in results if r is not None}
+    made = {r.dtype for r in results if r is not None}
+    dtypes = {v.dtype for v in tensors} | made
     given = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in places]
     numbers = [abs(v) for v in given if isinstance(v, int | float) and math.isfinite(v)]
     symbolic = any(isinstance(v, torch.SymFloat) for v in given)
     if symbolic and F16 in dtypes and op_name(n.target) in REFUSE_FLOATS:
         return True
+    if any(_is_none_of(t, v) for v in given if isinstance(v, float) for t in made):
+        return True
     return any(v > _largest(t) for v in numbers for t in dtypes if v > 1 and t is not BOOL)
+
+
+def _is_none_of(dtype: DType, v: float) -> bool:
+    """Whether integers of a type have nothing for a float, however small."""
+    return dtype.is_int and (not math.isfinite(v) or v < 0 and dtype.kind == "uint")
 
 
 @lru_cache(maxsize=1024)

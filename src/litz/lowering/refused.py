@@ -12,7 +12,7 @@ from typing import Final
 from torch.fx import Node as FxNode
 
 from litz.graph.calls import op_name
-from litz.ir.dtype import BF16, BOOL, F16, DType
+from litz.ir.dtype import BF16, BOOL, F16, F32, I32, I64, U8, DType
 from litz.lowering.context import Unsupported
 from litz.lowering.registry import Result
 from litz.lowering.values import TensorValue
@@ -39,7 +39,12 @@ _FLOATS: Final = frozenset(
 """.split()
 )
 # These take floats alone, though the results of others are some.
-_FROM_FLOATS: Final = frozenset(("nll_loss2d_forward", "nll_loss_forward"))
+_FROM_FLOATS: Final = frozenset(
+    """
+    binary_cross_entropy binary_cross_entropy_with_logits huber_loss nll_loss2d_forward
+    nll_loss_forward soft_margin_loss
+""".split()
+)
 # Of these none is.
 _NO_FLOATS: Final = frozenset(
     """
@@ -56,6 +61,27 @@ _WIDE_ON_CPUS: Final = frozenset(
     special_spherical_bessel_j0
 """.split()
 )
+# These take no two types, by the positions of their arguments.
+_ALIKE: Final = {
+    "_softmax_backward_data": (0, 1), "_log_softmax_backward_data": (0, 1),
+    "_unsafe_masked_index_put_accumulate": (0, 3), "_unsafe_index_put": (0, 2),
+    "binary_cross_entropy": (0, 1, 2), "heaviside": (0, 1), "index_add": (0, 3),
+    "index_copy": (0, 3), "index_put": (0, 2), "index_reduce": (0, 3), "linalg_cross": (0, 1),
+    "nll_loss2d_forward": (0, 2), "nll_loss_forward": (0, 2), "put": (0, 2),
+}  # fmt: skip
+# The first and the parameters of norms: on CPUs of one type, or 16-bit floats and f32.
+_NORMS: Final = {
+    "_native_batch_norm_legit": (1, 2, 3, 4), "_native_batch_norm_legit_functional": (1, 2, 3, 4),
+    "_native_batch_norm_legit_no_training": (1, 2, 3, 4), "native_batch_norm": (1, 2, 3, 4),
+    "native_group_norm": (1, 2), "native_layer_norm": (2, 3),
+}  # fmt: skip
+# Where these are given places, and of which types.
+_PLACES: Final = {
+    "index_add": (2, (I32, I64)), "index_copy": (2, (I64,)), "index_fill": (2, (I64,)),
+    "index_reduce": (2, (I32, I64)), "index_select": (2, (I32, I64)),
+    "nll_loss2d_forward": (1, (U8, I64)), "nll_loss_forward": (1, (U8, I64)),
+    "put": (1, (I64,)), "take": (1, (I64,)),
+}  # fmt: skip
 # Along a dimension that their functions of metadata do not look for.
 _UNCHECKED_DIMS: Final = frozenset(("cummax", "cummin", "sort"))
 
@@ -63,7 +89,7 @@ _UNCHECKED_DIMS: Final = frozenset(("cummax", "cummin", "sort"))
 def check_types(n: FxNode, args: Sequence[object], results: Sequence[Result | None]) -> None:
     """Raise ``Unsupported`` where eager has no kernel for the types that a call is of.
 
-    args: what the call is given, in order.  results: metadata of its results.
+    args: what the call is given, in order, lists as they are.  results: metadata of its results.
     """
     name = op_name(n.target)
     given = next((a for a in args if isinstance(a, TensorValue)), None)
@@ -74,6 +100,8 @@ def check_types(n: FxNode, args: Sequence[object], results: Sequence[Result | No
         return
     if _refuses(name, given.dtype, made.dtype, made.device):
         raise Unsupported(f"{given.dtype}, of which eager has no kernel")
+    if _mixes(name, args, made.device):
+        raise Unsupported("types that eager does not take together")
     if name in _UNCHECKED_DIMS:
         dim, rank = n.kwargs.get("dim", n.args[1] if len(n.args) > 1 else -1), max(given.ndim, 1)
         if isinstance(dim, int) and not -rank <= dim < rank:
@@ -84,6 +112,24 @@ def _is_of_two(n: FxNode) -> bool:
     """Whether a clamp has one bound, and it is a tensor: eager takes the maximum or minimum."""
     bounds = [a for a in (*n.args[1:], *n.kwargs.values()) if a is not None]
     return len(bounds) == 1 and getattr(n.target, "_overloadname", "") == "Tensor"
+
+
+def _mixes(name: str, args: Sequence[object], device: str) -> bool:
+    """Whether arguments are of types that a kernel does not take beside each other."""
+
+    def types(positions: Sequence[int]) -> set[DType]:
+        given = (args[p] for p in positions if p < len(args))
+        return {a.dtype for a in given if isinstance(a, TensorValue)}
+
+    if name in _PLACES:
+        place, known = _PLACES[name]
+        if not types((place,)) <= {*known}:
+            return True
+    if name in _NORMS and device == "cpu":
+        first, others = types((0,)), types(_NORMS[name])
+        narrow = first <= {F16, BF16}
+        return len(others) > 1 or not others <= (first | {F32} if narrow else first)
+    return len(types(_ALIKE.get(name, ()))) > 1
 
 
 def _refuses(name: str, given: DType, made: DType, device: str) -> bool:

@@ -68,7 +68,7 @@ def fmod(a, b):
 @triton.jit
 def _fmod32(a, b):
     """Exact where the quotient has few digits: what is left is at most one ``b`` too little."""
-    size, by = tl.abs(a), tl.abs(b)
+    size, by = tl.broadcast(tl.abs(a), tl.abs(b))
     quotient = size * flush_inverse(by)
     r = fma(12582912.0 - (quotient + 12582912.0), by, size)
     r = copysign(tl.where(r < 0, r + by, r), a)
