@@ -239,9 +239,13 @@ class Speller:
         if how.kind == "step" and how.stride in (const(2), const(-1)):
             form = "evens" if how.stride is const(2) else "back"
             return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
-        if how.kind == "step" and rest is None:
+        if how.kind == "step" and mask is None:
             assert how.stride is not None
-            return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
+            place = f"{n.buffer} + ({at}), {self.index(how.stride)}"
+            if self.count:
+                fill = number(0, n.dtype)
+                return f"litz::load_strided_partial{width}({place}, {self.count}, {fill})"
+            return f"litz::load_strided{width}({place})"
         found = self.vector_index(n.index, data) if not how.offsets else None
         if how.offsets:
             found = at, f"litz::places<{self.lanes}>(litz::i64(0), {self.listed(how.offsets)})"
