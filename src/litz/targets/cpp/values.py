@@ -249,6 +249,9 @@ class Speller:
         found = self.vector_index(n.index, data) if not how.offsets else None
         if how.offsets:
             found = at, f"litz::places<{self.lanes}>(litz::i64(0), {self.listed(how.offsets)})"
+        if found is not None and self.count and mask is None:
+            place = f"{n.buffer} + ({found[0]}), {found[1]}"
+            return f"litz::gather_first{width}({place}, {self.count}, {number(0, n.dtype)})"
         if found is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
             return f"litz::gather{width}({n.buffer} + ({found[0]}), {found[1]}{tail})"
