@@ -31,6 +31,7 @@ from litz.ir.flops import Rates
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
+from litz.kernel.starts import told_where
 from litz.loading.values import PROBE
 from litz.lowering import families
 from litz.lowering.context import Settings
@@ -128,6 +129,9 @@ def _finished(
     schedule = _overlapped(schedule, target_of, options.bandwidth)
     program = schedule.program
     s.program, s.schedule = program, schedule
+    with s.timed("plans"):
+        there = (g for g in schedule.steps if isinstance(g, Group))
+        bound = told_where(bound, [g.name for g in there if not target_of(g.device).blocks])
     with s.timed("horizontal"):
         if not options.by_steps:
             numbers = {k: n for hook in options.partition for k, n in hook(schedule).items()}

@@ -332,6 +332,17 @@ def test_strided_and_gathered_loads(n: int, dtype: str) -> None:
     check(plan, buffers, {"s0": 3})
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "bool"])
+def test_loads_of_less_than_a_vector(dtype: str) -> None:
+    """By themselves: a kernel includes what such loads need; no lane behind the last is read."""
+    d = next(d for d in ALL if d.name == dtype)
+    t0, x0 = symbol("t0", 0, 4), var("x0", 5)
+    for value in (B.load(d, "a", x0 * 7), B.load(d, "a", t0 * 7, ((t0, B.load(I64, "i", x0)),))):
+        plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+        out = torch.zeros(5, dtype=TORCH[dtype])
+        check(plan, {"a": data(dtype, 29), "i": torch.tensor([4, 0, 3, 3, 1]), "c": out})
+
+
 def test_large_results_are_written_past_the_caches() -> None:
     n = (1 << 23) + 21
     x0 = var("x0", n)

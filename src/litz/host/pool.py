@@ -32,19 +32,21 @@ class MemoryRegion:
     """Memory to place items in.
 
     capacity: bytes, None: as much as it takes.  busy: (first, last) steps in which it serves
-    something else.  used: (start, end) of what lies in it, by step; taken: bytes of that.
-    extent: bytes in use.
+    something else.  used: (start, end) of what lies in it, by step, and born: of what begins to at
+    it; taken: bytes that are used.  extent: bytes in use.
     """
 
     name: str
     capacity: int | None
     busy: tuple[int, int] | None = None
     used: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    born: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     extent: int = 0
 
     def put(self, offset: int, item: Item) -> None:
         end = offset + aligned(item.nbytes)
+        self.born.setdefault(item.birth, []).append((offset, end))
         for step in range(item.birth, item.death + 1):
             self.used.setdefault(step, []).append((offset, end))
             self.taken[step] = self.taken.get(step, 0) + item.nbytes
@@ -64,8 +66,10 @@ class MemoryRegion:
             if held + item.nbytes > limit:
                 return None
         offset, need = 0, aligned(item.nbytes)
-        life = range(item.birth, item.death + 1)
-        for start, end in sorted({span for step in life for span in self.used.get(step, ())}):
+        beside = [*self.used.get(item.birth, ())]  # and what is born while it lives
+        for step in range(item.birth + 1, item.death + 1):
+            beside += self.born.get(step, ())
+        for start, end in sorted(beside):
             if start - offset >= need:
                 break
             offset = max(offset, end)

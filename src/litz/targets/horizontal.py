@@ -130,7 +130,7 @@ def _likeness(groups: Sequence[Group], bound: Mapping[str, BoundKernel]) -> obje
     own = [bound[g.name] for g in groups]
     first: dict[str, int] = {}
     places = tuple(first.setdefault(n, len(first)) for b in own for n in b.buffers)
-    return groups[0].device, places, *((b.plan, *map(_hint, b.ints)) for b in own)
+    return groups[0].device, places, *((b.plan, *_hints(b)) for b in own)
 
 
 def _in_step(
@@ -152,9 +152,10 @@ def _in_step(
                 yield a, b, block
 
 
-def _hint(e: Expr) -> int:
-    """What it is taken for: of large numbers, as places in the random stream are, all are alike."""
-    return min(size_hint(e), LIMIT)
+def _hints(b: BoundKernel) -> Iterator[int]:
+    """What integers are taken for, but for places, whose symbols are taken for 0."""
+    named = zip(b.plan.ints, b.ints, strict=True)
+    return (min(size_hint(e), LIMIT) for s, e in named if size_hint(s) != 0)
 
 
 def _points(plan: KernelPlan) -> int:

@@ -245,12 +245,19 @@ class Speller:
                 return f"litz::load_seconds{width}({n.buffer} + ({at}))"
             form = "firsts" if self.firsts else form
             return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
-        if how.kind == "step" and rest is None:
+        if how.kind == "step" and mask is None:
             assert how.stride is not None
-            return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
+            place = f"{n.buffer} + ({at}), {self.index(how.stride)}"
+            if self.count:
+                fill = number(0, n.dtype)
+                return f"litz::load_strided_partial{width}({place}, {self.count}, {fill})"
+            return f"litz::load_strided{width}({place})"
         found = self.vector_index(n.index, data) if not how.offsets else None
         if how.offsets:
             found = at, f"litz::places<{self.lanes}>(litz::i64(0), {self.listed(how.offsets)})"
+        if found is not None and self.count and mask is None:
+            place = f"{n.buffer} + ({found[0]}), {found[1]}"
+            return f"litz::gather_first{width}({place}, {self.count}, {number(0, n.dtype)})"
         if found is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
             return f"litz::gather{width}({n.buffer} + ({found[0]}), {found[1]}{tail})"

@@ -53,6 +53,15 @@ template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<T> fill) {
   return gather<N>(base, index, m, Vec<T, N>(fill));
 }
+// The first n lanes, of a vector that is not whole. Called: inlined often it would take compilers long.
+template <int N, class T>
+static LITZ_CALLED Vec<T, N> gather_first(const T* base, Vec<i64, N> index, i64 n, same<T> fill) {
+  using B = detail::bits_of<T>;
+  detail::Indices<N> k(index);
+  B x[N];
+  for (int i = 0; i < N; i++) x[i] = i < n ? ((const B*)base)[k[i]] : bitcast<B>(fill);
+  return load<N>((const T*)x);
+}
 
 // ---- scatter; where indices meet, the last lane wins
 
