@@ -128,9 +128,14 @@ class _Lengthening:
         return place
 
     def _compare(self, own: Sequence[Step]) -> None:
-        """See that each of the copy's steps has its like a copy before or later."""
+        """See that each of the copy's steps has its like a copy before or later.
+
+        What is behind the copy computes nothing of it but in such a step: copies that were left
+        out would have nobody to do that.
+        """
         if not own:
             raise NotRepeating("nothing belongs to a copy alone")
+        alike: set[str] = set()
         places = zip(self.schedule.steps, self.places, strict=True)
         beside: dict[tuple[int, tuple[str | None, ...]], list[Step]] = {}
         for s, k in places:
@@ -145,9 +150,14 @@ class _Lengthening:
                 others = beside.get((k, key), ())
                 pair = (s, others[at]) if len(others) == same else None
                 if pair and self._are_next(*(pair if k == BEHIND else pair[::-1])):
+                    alike.add(pair[1].name)
                     break
             else:
                 raise NotRepeating(f"{s.name} and those of neighbouring copies differ")
+        for s, k in zip(self.schedule.steps, self.places, strict=True):
+            if k == BEHIND and s.name not in alike:
+                if any(self.short.place.get(n) == KEPT for n in s.origins):
+                    raise NotRepeating(f"{s.name} computes what an early copy has left")
 
     def _origins(self, s: Step, later: bool = False) -> tuple[str | None, ...]:
         """Nodes that a step comes from, as far as copies have such, or those a copy later."""

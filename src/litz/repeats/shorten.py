@@ -1,9 +1,9 @@
 """A graph of ATen calls with fewer of the equal copies in its middle.
 
 Of copies that follow each other, equal up to their parameters and each wired to the one before it
-as that one is to its own, one stays.  What stands before and behind is cut off somewhere in a copy
-too, by which ``litz.repeats.lengthen`` sees that those left out would be like it: or, where that
-is not enough, by whole copies that stay beside it.
+as that one is to its own, two stay: one for those left out, and the last, by which
+``litz.repeats.lengthen`` sees that they would be like the one.  Copies are cut off at products, so
+that the one is not fused with what stands before it; where it is, another stays there too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from torch.fx import Graph, GraphModule, Node
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op, told_of
 from litz.graph.calls import leaves
+from litz.graph.constants import PRODUCTS
 from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import LazyGraphModule
 
-FEWEST: Final = 3  # copies from which it pays
+KEPT_COPIES: Final = 2
+FEWEST: Final = KEPT_COPIES + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
+# What is called, and not fused with what it reads.
+CALLED: Final = PRODUCTS | {
+    torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default,
+}  # fmt: skip
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
 
@@ -85,7 +91,8 @@ def shortened(gm: GraphModule) -> Sequence[Callable[[], Short]]:
     if best is None or best.left_out < CALLS:
         return ()
     best = _between_readers(best, row)
-    ways = [w for w in (best, best.inner) if w.count >= FEWEST and w.left_out >= CALLS]
+    less = replace(best, first=best.first + best.period)
+    ways = [w for w in (best, less) if w.count >= FEWEST and w.left_out >= CALLS]
     return [_Cut(gm, row, w, returned).run for w in ways]
 
 
@@ -113,7 +120,7 @@ def _calls(read: Read) -> list[Node]:
 
 def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:
     found = [r for r in runs(kinds, 0, len(kinds), CALLS) if r[1] - r[0] >= FEWEST * r[2]]
-    return sorted(found, key=lambda r: (r[0] + r[2] - r[1], r[2]))[:4]
+    return sorted(found, key=lambda r: (r[0] + KEPT_COPIES * r[2] - r[1], r[2]))[:4]
 
 
 @dataclass(frozen=True)
@@ -151,12 +158,7 @@ class _Window:
 
     @property
     def left_out(self) -> int:
-        return (self.count - 1) * self.period
-
-    @property
-    def inner(self) -> _Window:
-        """The same without the first and the last."""
-        return replace(self, first=self.first + self.period, end=self.end - self.period)
+        return (self.count - KEPT_COPIES) * self.period
 
 
 def _windows(row: _Row, first: int, end: int, period: int) -> Iterator[_Window]:
@@ -169,9 +171,11 @@ def _windows(row: _Row, first: int, end: int, period: int) -> Iterator[_Window]:
 
 
 def _between_readers(w: _Window, row: _Row) -> _Window:
-    """The window, begun as little later as no input is read on both sides of where copies meet.
+    """The window, begun a little later, so that no input is read on both sides of where copies
+    meet.
 
-    Inputs that are read over more than a copy are shared, wherever copies begin.
+    Inputs that are read over more than a copy are shared, wherever copies begin.  Where it costs no
+    copy, the first begins with a product, behind another: what is fused with it is like the next's.
     """
     taken = set[int]()
     second = row.calls[w.first + w.period : w.first + 2 * w.period]
@@ -180,8 +184,18 @@ def _between_readers(w: _Window, row: _Row) -> _Window:
         first, last = min(places), max(places)
         if last - first < w.period:
             taken.update((i - w.first) % w.period for i in range(first + 1, last + 1))
-    later = next((k for k in range(w.period) if k not in taken), 0)
-    moved = replace(w, first=w.first + later)
+    free = [k for k in range(w.period) if k not in taken] or [0]
+    late = free[0] + (w.end - w.first - free[0]) % w.period
+    behind = set[Node]()  # what is made of a product
+    at = []
+    for k in range(min(late + 1, w.period)):
+        n = row.calls[w.first + k]
+        product, later = n.target in CALLED, not behind.isdisjoint(row.read[n])
+        if product or later:
+            behind.add(n)
+        if product and k in free:
+            at.append((not later, k))
+    moved = replace(w, first=w.first + min(at, default=(True, free[0]))[1])
     return moved if moved.count >= FEWEST and moved.left_out >= CALLS else w
 
 
@@ -231,14 +245,15 @@ def _described(x: object) -> object:
 
 
 class _Cut:
-    """Leaves copies out of a graph: all but the first."""
+    """Leaves copies out of a graph: all but the first and the last."""
 
     def __init__(
         self, gm: GraphModule, row: _Row, window: _Window, returned: Mapping[Node, int]
     ) -> None:
         self.gm, self.row, self.returned = gm, row, returned
         self.calls, self.read, self.at = row.calls, row.read, row.at
-        self.first, self.period, self.count = window.first, window.period, window.count
+        self.first, self.period = window.first, window.period
+        self.count = window.count - KEPT_COPIES + 1  # with the one for those left out
         self.end = self.first + self.period * self.count
         self.copies = self.count - 1
 
