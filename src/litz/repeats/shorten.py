@@ -174,8 +174,9 @@ def _between_readers(w: _Window, row: _Row) -> _Window:
     """The window, begun a little later, so that no input is read on both sides of where copies
     meet.
 
-    Inputs that are read over more than a copy are shared, wherever copies begin.  Where it costs no
-    copy, the first begins with a product, behind another: what is fused with it is like the next's.
+    Inputs that are read over more than a copy are shared, wherever copies begin.  Where there is a
+    product behind another, and behind all that reads what stands before the window, the first copy
+    begins with that: what it is fused with is then like what the next is fused with.
     """
     taken = set[int]()
     second = row.calls[w.first + w.period : w.first + 2 * w.period]
@@ -184,18 +185,23 @@ def _between_readers(w: _Window, row: _Row) -> _Window:
         first, last = min(places), max(places)
         if last - first < w.period:
             taken.update((i - w.first) % w.period for i in range(first + 1, last + 1))
-    free = [k for k in range(w.period) if k not in taken] or [0]
-    late = free[0] + (w.end - w.first - free[0]) % w.period
-    behind = set[Node]()  # what is made of a product
+    outside = set(row.calls[: w.first])
+    made = set[Node]()  # of a product
+    last = -1
     at = []
-    for k in range(min(late + 1, w.period)):
-        n = row.calls[w.first + k]
-        product, later = n.target in CALLED, not behind.isdisjoint(row.read[n])
-        if product or later:
-            behind.add(n)
-        if product and k in free:
-            at.append((not later, k))
-    moved = replace(w, first=w.first + min(at, default=(True, free[0]))[1])
+    for k, (n, m) in enumerate(zip(row.calls[w.first :], second, strict=False)):
+        if any(a in outside and a is not b for a, b in zip(row.read[n], row.read[m], strict=True)):
+            last = k
+            if n.target is operator.getitem or is_view_op(n.target):
+                outside.add(n)
+        product, behind = n.target in CALLED, not made.isdisjoint(row.read[n])
+        if product or behind:
+            made.add(n)
+        if product and k not in taken:
+            at.append((k, behind))
+    free = next((k for k in range(w.period) if k not in taken), 0)
+    later = min(((k <= last, not behind, k) for k, behind in at), default=(True, True, free))[2]
+    moved = replace(w, first=w.first + later)
     return moved if moved.count >= FEWEST and moved.left_out >= CALLS else w
 
 
