@@ -31,10 +31,6 @@ from litz.runtime.torch_private import LazyGraphModule
 KEPT_COPIES: Final = 2
 FEWEST: Final = KEPT_COPIES + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
-# What is called, and not fused with what it reads.
-CALLED: Final = PRODUCTS | {
-    torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default,
-}  # fmt: skip
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
 
@@ -194,7 +190,7 @@ def _between_readers(w: _Window, row: _Row) -> _Window:
             last = k
             if n.target is operator.getitem or is_view_op(n.target):
                 outside.add(n)
-        product, behind = n.target in CALLED, not made.isdisjoint(row.read[n])
+        product, behind = n.target in PRODUCTS, not made.isdisjoint(row.read[n])
         if product or behind:
             made.add(n)
         if product and k not in taken:
