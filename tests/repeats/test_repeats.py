@@ -107,6 +107,15 @@ class Added(Chain):
         return torch.stack(self.all(x)).exp()
 
 
+class Late(Chain):
+    """What stands at the beginning is read at the end too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        found = self.all(x)
+        return found[-1] + x.exp() + found[0].cos()
+
+
 class Skipping(Chain):
     """Each block reads two before it."""
 
@@ -210,6 +219,7 @@ CASES = [
     Case("encoder", lambda: encoder(0), [SEQUENCE], [COPIES, COPIES]),
     Case("written", lambda: Decoder(True), STEP, [COPIES]),
     Case("all", AllOf, [X], [COPIES, "differ"]),
+    Case("late", lambda: Late(12), [X], ["", ""]),
     Case("skipping", lambda: Skipping(14), [X], [FAR, FAR]),
     Case("normed", Normed, [X], [COPIES, COPIES]),
     Case("dynamic", Chain, [X], [COPIES, COPIES], {"dynamic": True}),

@@ -154,10 +154,17 @@ class _Lengthening:
                     break
             else:
                 raise NotRepeating(f"{s.name} and those of neighbouring copies differ")
+        # What the copy's steps store may be of nodes before it, which do not move.
+        first = [s for s in own if self._computes(s, BEFORE) and not isinstance(s, Extern)]
+        mixed = {b for s in first for b in s.write_buffers()}
         for s, k in zip(self.schedule.steps, self.places, strict=True):
             if k == BEHIND and s.name not in alike:
-                if any(self.short.place.get(n) == KEPT for n in s.origins):
-                    raise NotRepeating(f"{s.name} computes what an early copy has left")
+                if self._computes(s, KEPT) or not mixed.isdisjoint(self.used[s.name]):
+                    raise NotRepeating(f"{s.name} computes or reads what an early copy has left")
+
+    def _computes(self, s: Step, place: int) -> bool:
+        """Whether nodes that stand there are among those that a step comes from."""
+        return any(self.short.place.get(n) == place for n in s.origins)
 
     def _origins(self, s: Step, later: bool = False) -> tuple[str | None, ...]:
         """Nodes that a step comes from, as far as copies have such, or those a copy later."""
