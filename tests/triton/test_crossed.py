@@ -69,6 +69,10 @@ def test_reductions() -> None:
     check(several, torch.randn(530, 50), runs=1, **TRITON)
 
 
+def test_the_last_program_of_narrow_rows_has_fewer() -> None:
+    check(lambda x: (x.amax(0), x.prod(-1)), torch.randn(1025, 3), runs=1, **TRITON)
+
+
 def test_rows_and_columns_are_one_kernel_and_a_small_one() -> None:
     (graph,) = litz.explain(several, torch.randn(530, 50), options=TRITON).graphs
     (kernel,) = graph.stages.kernels

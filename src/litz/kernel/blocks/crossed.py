@@ -26,7 +26,7 @@ def divide(plan: KernelPlan) -> Phases | None:
     """A plan of rows and columns as one of programs that go over rows, and one of what they leave;
     None where it is none."""
     found = None if plan.parallel else crossed(plan.stores, plan.reduced)
-    if found is None or not product(extent(v) for v in plan.reduced).is_const:
+    if found is None or not product(extent(v) for v in plan.reduced).is_const or found.row > HELD:
         return None
     return _Maker(plan, found).run()
 
@@ -71,11 +71,13 @@ def _each(rows: int, both: Crossed) -> int:
 def in_blocks(plan: KernelPlan, wide: bool) -> BlockPlan | None:
     """The kernel of programs that go over rows; None where a plan is none of those, or too wide."""
     found = crossed(plan.stores, plan.reduced)
-    if found is None or not plan.parallel or plan.lane not in found.columns:
+    if found is None or not plan.parallel:
         return None
     rows, columns = Axis("x", found.rows), Axis("r", found.columns)
     if not columns.size.is_const or (r := found.row) > HELD:
         return None
+    if plan.lane not in found.columns and rows.size.is_const:
+        return None  # others go over it too, but not over fewer rows in the last program
     most = rows.size.hi or 1  # of all programs
     x = min(max(1, BLOCK // r), most & -most)
     warps = max(1, min(32, x * r // (32 * EACH)))
