@@ -19,7 +19,7 @@ from litz.runtime.torch_private import in_transform, is_autocasting, skipped, un
 Program = Callable[..., Any]
 """What was compiled, in eager mode: takes the same arguments, and gives results of as many."""
 
-_ALONE = ("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases")
+_ALONE = ("num_outputs_aliased", "num_intermediate_bases")
 """What AOTAutograd counts where results of a compiled graph are not the program's alone."""
 
 
@@ -75,18 +75,21 @@ def differentiable(call: Program, program: Program | None) -> Program:
 
 
 def repeatable(program: torch.fx.GraphModule, metadata: Any) -> Program | None:
-    """Dynamo's graph in eager mode, None where it has no gradients or does more than give results.
+    """Dynamo's graph in eager mode, None where it has no gradients or gives views.
 
-    metadata: what AOTAutograd knows of the graph.
+    What refuses where that is none of what is differentiated: AOTAutograd would itself where it is
+    asked, but nobody may come to ask it.  metadata: what it knows of the graph.
     """
     alone = (
         any(x.requires_grad for x in metadata.output_info)
         and not any(getattr(metadata, name, True) for name in _ALONE)
         and not metadata.tokens
-        and not any(x.mutates_data or x.mutates_metadata for x in metadata.input_info)
-        and metadata.num_forward_returns == len(metadata.output_info)
     )
     if not alone:
+        return None
+    if any(x.mutates_data or x.mutates_metadata for x in metadata.input_info):
+        return _refusing("the program writes into its arguments")
+    if metadata.num_forward_returns != len(metadata.output_info):
         return None
     if is_autocasting():
         return _refusing("the program was compiled under autocast")
@@ -218,7 +221,7 @@ def _own(x: Tensor) -> Tensor:
 
 @contextmanager
 def _without_casts(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """As a program was compiled, whatever casts operators where its gradients are differentiated."""
+    """As a program was compiled, whatever casts operators where gradients are asked for again."""
     with ExitStack() as stack:
         for kind in sorted({x.device.type for x in tensors}) if is_autocasting() else ():
             if torch.amp.is_autocast_available(kind):
