@@ -424,12 +424,77 @@ def test_what_cannot_run_again_says_so(case: str) -> None:
         assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize("case", ["function", "cast", "gone", "writes"])
+def test_second_gradients_that_would_be_missed_in_silence(case: str) -> None:
+    """Autograd functions are traced without their gradients; nobody may go by what is gone."""
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return grad * ctx.saved_tensors[0]
+
+    def fn(x: Tensor) -> Tensor:
+        if case == "writes":
+            count.add_(1)
+        return Exp.apply(x) * 2 if case == "function" else x.tanh().exp().sum(1)
+
+    count = torch.zeros(3)
+
+    x = torch.randn(50, 40, requires_grad=True)
+    compiled = torch.compile(fn, backend="litz")
+    for _ in range(2):
+        with torch.autocast("cpu", enabled=case == "cast"):
+            value = compiled(x * 2 if case == "gone" else x).sum()
+        with pytest.raises(SecondGradientError):
+            (grad,) = torch.autograd.grad(value, x, create_graph=True)
+            torch.autograd.grad(value + grad.square().sum(), x)
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_gradients_of_what_keeps_statistics(cast: bool) -> None:
+    """Operators that refuse statistics that want gradients; casts are not those of who asks."""
+    layers = nn.Linear(20, 20), nn.BatchNorm1d(20), nn.Tanh()
+    model = nn.Sequential(*layers).double().eval()
+    x = torch.randn(30, 20, dtype=torch.float64, requires_grad=True)
+
+    def gradient(fn: Callable[..., Any]) -> Tensor:
+        (grad,) = torch.autograd.grad(fn(x).square().sum(), x, create_graph=True)
+        penalty = grad.square().sum()
+        with torch.autocast("cpu", enabled=cast and fn is not model):
+            return torch.autograd.grad(penalty, x)[0]
+
+    torch.testing.assert_close(gradient(torch.compile(model, backend="litz")), gradient(model))
+
+
+def test_nobody_asks_for_gradients_of_gradients() -> None:
+    class Constant(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> None:
+            return None
+
+    x = torch.randn(50, 40, requires_grad=True)
+    value = torch.compile(lambda x: x.tanh().exp(), backend="litz")(x).square().sum()
+    (grad,) = torch.autograd.grad(value, x, create_graph=True)
+    (Constant.apply(grad).sum() + x.sum()).backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones_like(x))
+
+
 def test_statistics_are_not_counted_again() -> None:
-    """A program that writes its buffers is refused by AOTAutograd, and they stay as they are."""
+    """A program that writes its buffers is refused, and they stay as they are."""
     model = nn.Sequential(nn.Linear(20, 20), nn.BatchNorm1d(20), nn.Tanh())
     compiled = torch.compile(model, backend="litz")
     x = torch.randn(30, 20, requires_grad=True)
     (grad,) = torch.autograd.grad(compiled(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward"):
+    with pytest.raises(SecondGradientError, match="writes into"):
         grad.sum().backward()
     assert model[1].num_batches_tracked == 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch._ops import HigherOrderOperator
 from torch.autograd import Function
 
 from litz.errors import SecondGradientError
@@ -17,7 +19,7 @@ from litz.runtime.torch_private import in_transform, is_autocasting, skipped, un
 Program = Callable[..., Any]
 """What was compiled, in eager mode: takes the same arguments, and gives results of as many."""
 
-_ALONE = ("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases")
+_ALONE = ("num_outputs_aliased", "num_intermediate_bases")
 """What AOTAutograd counts where results of a compiled graph are not the program's alone."""
 
 
@@ -73,19 +75,40 @@ def differentiable(call: Program, program: Program | None) -> Program:
 
 
 def repeatable(program: torch.fx.GraphModule, metadata: Any) -> Program | None:
-    """Dynamo's graph in eager mode, None where it has no gradients or does more than give results.
+    """Dynamo's graph in eager mode, None where it has no gradients or gives views.
 
-    metadata: what AOTAutograd knows of the graph.
+    What refuses where that is none of what is differentiated: AOTAutograd would itself where it is
+    asked, but nobody may come to ask it.  metadata: what it knows of the graph.
     """
     alone = (
         any(x.requires_grad for x in metadata.output_info)
         and not any(getattr(metadata, name, True) for name in _ALONE)
         and not metadata.tokens
-        and not any(x.mutates_data or x.mutates_metadata for x in metadata.input_info)
-        and metadata.num_forward_returns == len(metadata.output_info)
-        and not is_autocasting()
     )
-    return untraced(program.forward) if alone else None
+    if not alone:
+        return None
+    if any(x.mutates_data or x.mutates_metadata for x in metadata.input_info):
+        return _refusing("the program writes into its arguments")
+    if metadata.num_forward_returns != len(metadata.output_info):
+        return None
+    if is_autocasting():
+        return _refusing("the program was compiled under autocast")
+    # Dynamo has traced what is in them without its gradients: those of autograd functions are code
+    # that nobody differentiates again as eager mode does.
+    graphs = (m.graph for m in program.modules() if isinstance(m, torch.fx.GraphModule))
+    for target in (n.target for graph in graphs for n in graph.nodes):
+        if isinstance(target, HigherOrderOperator) and target is not tag_activation_checkpoint:
+            return _refusing(f"the program calls {target}")
+    return untraced(program.forward)
+
+
+def _refusing(why: str) -> Program:
+    """In place of a program that does not give in eager mode what would be differentiated."""
+
+    def refuse(*_: Any) -> Any:
+        raise _refused(why)
+
+    return refuse
 
 
 def remember(results: Iterable[Any], args: Sequence[Any], program: Program | None) -> bool:
@@ -108,23 +131,24 @@ def remember(results: Iterable[Any], args: Sequence[Any], program: Program | Non
 def _arguments(known: Sequence[Any], wanted: Sequence[bool]) -> tuple[list[Any], str]:
     """The arguments of a forward pass as it had them, and why they are not to be had; "" if so.
 
-    wanted: of which there are gradients.
+    wanted: of which there are gradients.  Who differentiates those finds out on the way to an
+    argument; where one of these is missed nobody may go there, and all is refused at once.
     """
     args: list[Any] = []
     why = ""
     for x, needed in zip(known, wanted, strict=True):
         if not isinstance(x, tuple):
             args.append(x)
-        elif (tensor := x[0]()) is None:
+            continue
+        if (tensor := x[0]()) is None:
             why = "an argument of the forward pass is not in memory any more"
         elif tensor._version != x[1]:
             why = "an argument has been written since the forward pass"
-        elif needed and not tensor.requires_grad:
-            why = "an argument wanted a gradient in the forward pass, and wants none now"
-        else:
+        if needed and (tensor is None or not tensor.requires_grad):
+            raise _refused(why or "an argument wanted a gradient before, and wants none now")
+        if tensor is not None:
             args.append(tensor if needed else tensor.detach())
-    # One that wants a gradient tells who differentiates the others' of it.
-    return ([torch.empty(0, requires_grad=True)], why) if why else (args, "")
+    return args, why
 
 
 class _Gradients(Function):
@@ -147,8 +171,10 @@ class _Gradients(Function):
         for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
             given[i] = x
         wanted = [outer[i] is not None for i in range(len(outer))]
+        if not any(wanted):
+            return (None,) * (4 + len(given))
         again = torch.is_grad_enabled()
-        with torch.enable_grad():
+        with torch.enable_grad(), _without_casts(x for x in given if isinstance(x, Tensor)):
             own = [_own(x) if isinstance(x, Tensor) else x for x in given]
             grads, args = own[: ctx.count], own[ctx.count :]
             with _without_draws(x for x in args if isinstance(x, Tensor)):
@@ -186,10 +212,21 @@ class _Gradients(Function):
 
 
 def _own(x: Tensor) -> Tensor:
-    """A tensor to differentiate by, apart from others that were computed from it."""
-    if x.requires_grad:
-        return x.view_as(x)
-    return x.detach().requires_grad_() if x.is_floating_point() or x.is_complex() else x
+    """A tensor to differentiate by, apart from others that were computed from it.
+
+    What wants no gradient stays so: some operators refuse statistics, say, that want one.
+    """
+    return x.view_as(x) if x.requires_grad else x
+
+
+@contextmanager
+def _without_casts(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """As a program was compiled, whatever casts operators where gradients are asked for again."""
+    with ExitStack() as stack:
+        for kind in sorted({x.device.type for x in tensors}) if is_autocasting() else ():
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @contextmanager
