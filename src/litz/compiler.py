@@ -45,7 +45,7 @@ from litz.passes.pipeline import run_passes as run_program_passes
 from litz.passes.rivals import Rivals
 from litz.repeats.columns import with_all_columns
 from litz.repeats.lengthen import Scheduled, lengthened
-from litz.repeats.shorten import NotRepeating, Short, shortened
+from litz.repeats.shorten import NotRepeating, shortened
 from litz.runtime import cudnn
 from litz.runtime.collectives import is_collective
 from litz.runtime.plan import Plan, plan_text
@@ -187,15 +187,10 @@ def _repeated(
     gm: GraphModule, way: Callable[[GraphModule], Scheduled], options: Options, s: Stages
 ) -> Scheduled:
     """The ``way`` from a graph to its schedule, for fewer copies where the graph repeats."""
-    with s.timed("repeats"):
-        columns: Columns | None = gm.meta.get(COLUMNS)
-        ways: Sequence[Callable[[], Short | Columns]] = ()
-        if _may_shorten(options):
-            ways = [lambda: columns] if columns else shortened(gm)
-    for shorter in ways:
-        try:
-            with s.timed("repeats"):
-                short = shorter()
+    try:
+        with s.timed("repeats"):
+            short = gm.meta.get(COLUMNS) or shortened(gm) if _may_shorten(options) else None
+        if short is not None:
             fewer = way(short.gm)
             with s.timed("repeats"):
                 if isinstance(short, Columns):
@@ -206,8 +201,8 @@ def _repeated(
             _check(made[0].program, "schedule", options, s, made[0])
             s.repeats = f"{short.copies} copies scheduled like their neighbours"
             return made
-        except NotRepeating as e:
-            s.repeats = f"scheduled whole: {e}"
+    except NotRepeating as e:
+        s.repeats = f"scheduled whole: {e}" if e.args else ""
     return way(gm)
 
 

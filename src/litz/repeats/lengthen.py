@@ -1,16 +1,14 @@
 """The schedule of a shortened graph with the copies that were left out.
 
-Where a step belongs, its memory says: the latest of what stands before the copy that stays, in it,
-and behind it, whose inputs or results it reads, or whose nodes it computes.  Each of the copy's
-steps has to be one of those behind it but for the names of buffers, or one of those before it has
-to be it, which gives what a name becomes from one copy to the next; the copy's steps then stand for
+What a copy's steps are, their memory says: the latest copy whose inputs or results they read, or
+whose nodes they compute.  The second copy's steps have to be the third's but for the names of
+buffers, which gives what a name becomes from one copy to the next; the second's then stand for
 each copy that was left out, renamed as often.  A copy reads what the one before it left, and what
 all share.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -35,11 +33,11 @@ from litz.ir.program import (
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
 from litz.lowering.bindings import Handed
 from litz.lowering.random import STREAM_BITS
-from litz.repeats.shorten import BEFORE, BEHIND, KEPT, NotRepeating, Short
+from litz.repeats.shorten import NotRepeating, Short
 from litz.schedule.groups import Group, Schedule, Step
 
 Plans = Mapping[str, BoundKernel]
-FIXED = -1
+FIXED, FIRST, SECOND, THIRD = -1, 0, 1, 2
 Later = tuple[int, int]
 """By how many places in the random stream draws move, and the first that does."""
 
@@ -56,13 +54,13 @@ def lengthened(scheduled: Scheduled, short: Short) -> Scheduled:
 
 
 class _Lengthening:
-    """owner: where what fills a buffer, or alone reads an input, stands.  places: those of steps.
+    """owner: the copy that fills a buffer, or alone reads an input.  copies: those of steps.
 
-    nodes: what nodes before or in the copy are called from one to all copies later; late: the last.
-    used: the buffers of steps, by name.  inputs: those that others stand for a copy later.
-    next: what the copy's buffers, and those that it reads, are called in the next one's place;
-    before: the same backwards.  noted: what has been added to both.
-    drawing: the steps that draw.  draws: how many a copy has; drawn: those up to the copy's end.
+    nodes: what nodes of the second copy are called from one to all copies later; late: the last.
+    used: the buffers of steps, by name.  inputs: those that stand for others in later copies.
+    next: what the second copy's buffers, and those that it reads, are called in the third's place;
+    before: the same backwards.
+    drawing: the steps that draw.  draws: how many a copy has; drawn: those up to the second's end.
     """
 
     def __init__(self, scheduled: Scheduled, short: Short) -> None:
@@ -71,116 +69,76 @@ class _Lengthening:
         self.short = short
         self.program = schedule.program
         self.buffers = dict(self.program.buffers)
-        self.owner = {name: short.place.get(name, FIXED) for name in self.program.inputs}
+        self.owner = {name: short.copy_of.get(name, FIXED) for name in self.program.inputs}
         self.used = {s.name: (*s.read_buffers(), *s.write_buffers()) for s in schedule.steps}
         self.inputs = {name for name in self.program.inputs if name in short.named}
         self.nodes = [
             {n: images[k] for n, images in short.named.items()} for k in range(short.copies)
         ]
-        of = short.place
-        self.late = {n: m for n, m in self.nodes[-1].items() if of.get(n) == KEPT}
-        self.places = [self._place(s) for s in schedule.steps]
+        of = short.copy_of
+        self.late = {n: m for n, m in self.nodes[-1].items() if of.get(n) == SECOND}
+        self.copies = [self._copy(s) for s in schedule.steps]
         self.next: dict[str, str] = {}
         self.before: dict[str, str] = {}
-        self.noted: list[tuple[str, str]] = []
         random = [n.name for n in short.gm.graph.nodes if is_random(n.target)]
-        places = [of.get(name, FIXED) for name in random]
+        counts = [short.copy_of.get(name, FIXED) for name in random]
         self.drawing = {s.name for s in schedule.steps if random and _draws(s)}
-        self.draws = places.count(KEPT)
-        self.drawn = next((i for i, k in enumerate(places) if k > KEPT), len(places))
+        self.draws = counts.count(SECOND)
+        if self.draws != counts.count(THIRD):
+            raise NotRepeating("copies draw differently many numbers")
+        self.drawn = next((i for i, k in enumerate(counts) if k > SECOND), len(counts))
 
     def run(self) -> Scheduled:
         count = self.short.copies
-        every = list(zip(self.schedule.steps, self.places, strict=True))
-        own = [s for s, k in every if k == KEPT]
-        self._compare(own)
-        self._check_order(own)
+        kept = list(zip(self.schedule.steps, self.copies, strict=True))
+        second, third = ([s for s, c in kept if c == k] for k in (SECOND, THIRD))
+        if not second or len(second) != len(third):
+            raise NotRepeating("copies have other steps than their neighbours")
+        for a, b in zip(second, third, strict=True):
+            self._compare(a, b)
+        self._check_order(second)
         self._add_buffers()
         steps: list[Step] = []
-        part: list[Step] = []  # of the copy, that follow each other
+        part: list[Step] = []  # of the second copy, that follow each other
 
         def copied() -> None:
             for k in range(1, count + 1):
                 steps.extend(self._moved(s, k) for s in part)
             part.clear()
 
-        for s, place in every:
-            if place == KEPT:
+        for s, c in kept:
+            if c == SECOND:
                 part.append(s)
             else:
                 copied()
-            steps.append(self._stays(s, place))
+            steps.append(self._stays(s, c))
         copied()
         program = self._program(steps)
         self._check_made(program, steps)
         schedule = replace(self.schedule, program=program, steps=tuple(steps))
         return schedule, self.plans, self.handed
 
-    # --- where a step belongs, and what it is like ---
+    # --- which copy a step belongs to ---
 
-    def _place(self, s: Step) -> int:
+    def _copy(self, s: Step) -> int:
         found = [self.owner.get(self.program.root(b), FIXED) for b in s.read_buffers()]
-        found += [self.short.place.get(n, FIXED) for n in s.origins]
-        place = max(found, default=FIXED)
+        found += [self.short.copy_of.get(n, FIXED) for n in s.origins]
+        copy = max(found, default=FIXED)
         for b in s.write_buffers():
-            self.owner.setdefault(self.program.root(b), place)
-            self.owner.setdefault(b, place)
-        return place
+            self.owner.setdefault(self.program.root(b), copy)
+            self.owner.setdefault(b, copy)
+        return copy
 
-    def _compare(self, own: Sequence[Step]) -> None:
-        """See that each of the copy's steps has its like a copy before or later.
-
-        What is behind the copy computes nothing of it but in such a step: copies that were left
-        out would have nobody to do that.
-        """
-        if not own:
-            raise NotRepeating("nothing belongs to a copy alone")
-        alike: set[str] = set()
-        places = zip(self.schedule.steps, self.places, strict=True)
-        beside: dict[tuple[int, tuple[str | None, ...]], list[Step]] = {}
-        for s, k in places:
-            beside.setdefault((k, self._origins(s, k < KEPT)), []).append(s)
-        seen: Counter[tuple[str | None, ...]] = Counter()
-        for s in own:
-            here = self._origins(s)
-            at = seen[here]
-            seen[here] += 1
-            same = len(beside[KEPT, here])
-            for k, key in ((BEHIND, self._origins(s, True)), (BEFORE, here)):
-                others = beside.get((k, key), ())
-                pair = (s, others[at]) if len(others) == same else None
-                if pair and self._are_next(*(pair if k == BEHIND else pair[::-1])):
-                    alike.add(pair[1].name)
-                    break
-            else:
-                raise NotRepeating(f"{s.name} and those of neighbouring copies differ")
-        # What the copy's steps store may be of nodes before it, which do not move.
-        first = [s for s in own if self._computes(s, BEFORE) and not isinstance(s, Extern)]
-        mixed = {b for s in first for b in s.write_buffers()}
-        for s, k in zip(self.schedule.steps, self.places, strict=True):
-            if k == BEHIND and s.name not in alike:
-                if self._computes(s, KEPT) or not mixed.isdisjoint(self.used[s.name]):
-                    raise NotRepeating(f"{s.name} computes or reads what an early copy has left")
-
-    def _computes(self, s: Step, place: int) -> bool:
-        """Whether nodes that stand there are among those that a step comes from."""
-        return any(self.short.place.get(n) == place for n in s.origins)
-
-    def _origins(self, s: Step, later: bool = False) -> tuple[str | None, ...]:
-        """Nodes that a step comes from, as far as copies have such, or those a copy later."""
-        found = [n for n in s.origins if n in self.short.place]
-        return tuple(map(self.short.following.get, found) if later else found)
-
-    def _are_next(self, a: Step, b: Step) -> bool:
-        """Whether a step becomes another a copy later; if so, notes how."""
-        self.noted.clear()
+    def _compare(self, a: Step, b: Step) -> None:
+        """See that a step of the second copy becomes one of the third, and how."""
         if isinstance(a, Extern):
             same = isinstance(b, Extern) and self._is_next_call(a, b)
         else:
             same = not isinstance(b, Extern) and self._is_next_nest(a, b)
-        for x, y in () if same else self.noted:
-            del self.next[x], self.before[y]
-        return same
+        of = self.short.copy_of
+        moved = [self.short.named[n][0 if of[n] == FIRST else -1] for n in a.origins if n in of]
+        if not same or moved != [n for n in b.origins if n in of]:
+            raise NotRepeating(f"{a.name} and {b.name} of neighbouring copies differ")
 
     def _is_next_call(self, a: Extern, b: Extern) -> bool:
         if a.symbols or a.sizes or a.checks or a.bodies:
@@ -218,35 +176,30 @@ class _Lengthening:
         """Whether one buffer can take the place of the other a copy later."""
         if a is None or b is None:
             return a is b
-        if a in self.next or b in self.before:
-            return self.next.get(a) == b and self.before.get(b) == a
         owners = self.owner.get(a, FIXED), self.owner.get(b, FIXED)
         if a == b:
-            fits = owners[0] < KEPT  # all share it
-        elif a in self.program.inputs and b in self.program.inputs:
-            fits = self.short.following.get(a) == b
+            fits = owners[0] < SECOND  # all share it
+        elif a in self.inputs:
+            fits = self.short.named[a][-1] == b
         else:
-            fits = owners in ((BEFORE, KEPT), (KEPT, BEHIND)) and self._alike(a, b)
-        if fits:
-            self.next[a], self.before[b] = b, a
-            self.noted.append((a, b))
-        return fits
+            fits = owners in ((FIRST, SECOND), (SECOND, THIRD)) and self._alike(a, b)
+        return fits and self.next.setdefault(a, b) == b and self.before.setdefault(b, a) == a
 
     def _alike(self, a: str, b: str) -> bool:
         one, other = self.buffers[a], self.buffers[b]
+        if a in self.next:
+            return True
         if one.alias is not None and not self._is_next_name(one.alias, other.alias):
             return False
-        kind = other.kind if one.kind == "input" else one.kind  # the first may be given its own
-        return replace(one, name=b, alias=other.alias, kind=kind) == other
+        return replace(one, name=b, alias=other.alias) == other
 
-    def _check_order(self, own: Sequence[Step]) -> None:
+    def _check_order(self, second: Sequence[Step]) -> None:
         """What copies write besides their own may not be in use by a copy that is under way."""
-        together = [k for k, _ in groupby(self.places)].count(KEPT) == 1
-        for s in own:
+        together = [k for k, _ in groupby(self.copies)].count(SECOND) == 1
+        for s in second:
             for b in s.write_buffers():
                 root = self.program.root(b)
-                moves = self.next.get(root, self.before.get(root, root)) != root
-                if not moves or not together and self.owner[root] != KEPT:
+                if self.next.get(root, root) == root or not together and self.owner[root] != SECOND:
                     raise NotRepeating(f"{s.name} writes what copies share")
             if not together and isinstance(s, Extern) and is_random(s.target):
                 raise NotRepeating(f"{s.name} has an effect while another copy is under way")
@@ -265,22 +218,22 @@ class _Lengthening:
     # --- copies ---
 
     def _image(self, name: str, k: int) -> str:
-        """What stands for a buffer of the copy, or that it uses, ``k`` copies later."""
+        """What stands for a buffer of the second copy, or that it uses, ``k`` copies later."""
         owner = self.owner.get(name, FIXED)
-        if self.next.get(name) == name or k == 0 and owner != BEHIND:
+        if self.next.get(name) == name or k == 0 and owner != THIRD:
             return name
         if name in self.inputs:
             return self.short.named[name][k - 1]
-        if owner == KEPT:
+        if owner == SECOND:
             return f"{name}_{k}" if k <= self.short.copies else self.next[name]
-        if owner == BEFORE and name in self.next:
+        if owner == FIRST and name in self.next:
             return self._image(self.next[name], k - 1)
-        if owner == BEHIND and name in self.before:
+        if owner == THIRD and name in self.before:
             return self._image(self.before[name], k + 1)
         raise NotRepeating(f"{name} is no buffer of a copy")
 
     def _moved(self, s: Step, k: int) -> Step:
-        """A step of the copy, ``k`` copies later."""
+        """A step of the second copy, ``k`` copies later."""
         names = {b: self._image(b, k) for b in self.used[s.name]}
         nodes = self.nodes[k - 1]
         origins = tuple(nodes.get(n, n) for n in s.origins)
@@ -289,11 +242,15 @@ class _Lengthening:
         self._note(s, made, names, nodes, later)
         return made
 
-    def _stays(self, s: Step, place: int) -> Step:
+    def _stays(self, s: Step, copy: int) -> Step:
         """A step that the short graph has, behind the copies that it leaves out or before them."""
-        late = place > KEPT
+        late = copy > SECOND
         names = {b: b for b in self.used[s.name]}
-        moving = [b for b in names if late and self.owner.get(b) == KEPT and self.next.get(b) != b]
+        moving = [
+            b for b in names if late and self.owner.get(b) == SECOND and self.next.get(b) != b
+        ]
+        if moving and copy != THIRD:
+            raise NotRepeating(f"{s.name} reads what an early copy has left")
         count = self.short.copies
         names |= {b: self._image(b, count) for b in moving}
         places = (self.draws * count, self.drawn - self.draws * late)
@@ -335,11 +292,10 @@ class _Lengthening:
             self.plans[made.name] = replace(plan, buffers=buffers, ints=ints)
 
     def _add_buffers(self) -> None:
-        moving = {*self.next, *self.before, *self.inputs}
         own = [
             b
             for name, b in self.program.buffers.items()
-            if self.owner.get(name) == KEPT and name in moving
+            if self.owner.get(name) == SECOND and (name in self.next or name in self.inputs)
         ]
         taken = {*self.buffers, *self.short.inputs}
         for k in range(1, self.short.copies + 1):
@@ -355,8 +311,8 @@ class _Lengthening:
         at = {name: i for i, name in enumerate(self.short.inputs)}
         outputs = []
         for place, k in self.short.outputs:
-            x, made = old.outputs[place], self.short.results[place]
-            outputs.append(self._result(x, made, k) if isinstance(x, TensorRef) else x)
+            x, copy = old.outputs[place], self.short.results[place]
+            outputs.append(self._result(x, copy, k) if isinstance(x, TensorRef) else x)
         inputs = {n: self.buffers[n] for n in self.short.inputs if n in self.buffers}
         return replace(
             old,
@@ -368,14 +324,14 @@ class _Lengthening:
             bindings=(),
         )
 
-    def _result(self, x: TensorRef, made: int, k: int) -> TensorRef:
-        """A result of the short graph, or of the ``k``-th copy after it.  made: where."""
+    def _result(self, x: TensorRef, copy: int, k: int) -> TensorRef:
+        """A result of a copy of the short graph, or of the ``k``-th after it."""
         owner, b = self.owner.get(x.buffer, FIXED), x.buffer
-        if k or (made, owner) == (KEPT, BEHIND):
+        if k or (copy, owner) == (SECOND, THIRD):
             b = self._image(b, k)
-        elif owner == KEPT and made > KEPT:
+        elif owner == SECOND and copy > SECOND:
             b = self._image(b, self.short.copies)
-        elif owner == KEPT and made == FIXED or owner > KEPT and made == BEFORE:
+        elif owner == SECOND and copy == FIXED or owner > SECOND and copy in (FIRST, SECOND):
             raise NotRepeating("a result is made in another copy than its own")
         return replace(x, buffer=b)
 
@@ -445,6 +401,4 @@ def node_of(s: Step) -> ProgramNode:
     """A step as a node of the program."""
     if not isinstance(s, Group):
         return s
-    made = Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)
-    noted_reads(made, s.read_buffers())
-    return made
+    return Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)

@@ -1,16 +1,15 @@
 """A graph of ATen calls with fewer of the equal copies in its middle.
 
 Of copies that follow each other, equal up to their parameters and each wired to the one before it
-as that one is to its own, two stay: one for those left out, and the last, by which
-``litz.repeats.lengthen`` sees that they would be like the one.  Copies are cut off at products, so
-that the one is not fused with what stands before it; where it is, another stays there too.
+as that one is to its own, four stay: the first and the last, which meet other neighbours, and two
+between them, by which ``litz.repeats.lengthen`` sees that the others would be like them.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
@@ -22,14 +21,13 @@ from torch.fx import Graph, GraphModule, Node
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op, told_of
 from litz.graph.calls import leaves
-from litz.graph.constants import PRODUCTS
 from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import LazyGraphModule
 
-KEPT_COPIES: Final = 2
-FEWEST: Final = KEPT_COPIES + 2  # copies from which it pays
+KEPT: Final = 4
+FEWEST: Final = KEPT + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
@@ -42,54 +40,46 @@ class NotRepeating(Exception):
     """Why all of a graph is scheduled; without a reason where little in it repeats."""
 
 
-BEFORE, KEPT, BEHIND = range(3)  # where something stands: beside or in the copy that stays
-
-
 @dataclass(frozen=True)
 class Short:
     """A graph without some of its equal copies.
 
-    copies: how many are left out, behind the one that stays.
-    place: where each node of the graph is, as above, and each input that is read there alone, by
-    name.
-    named: what stands for a node or input of the copy that stays in those left out, and for one
-    before it a copy later each, by name.  following: what stands for it a copy later in this graph.
+    copies: how many are left out, behind the second of the four that stay.
+    copy_of: which of the four each node of theirs is in, and each input that one copy alone reads,
+    by name.
+    named: what stands for a node or input of the second in the copies behind it, and for a node of
+    the first, up to the third of the four.
     inputs: the names of all inputs.  outputs: for each result of the whole graph the result of the
-    short one that it is, or, in a copy by its number from 1 on, is like.  results: where each
-    result of the short graph is made; -1 for none.
+    short one that it is, or, in a copy by its number from 1 on, is like.  results: which of the
+    four each result of the short graph is made in; -1 for none.
     """
 
     gm: GraphModule
     copies: int
-    place: Mapping[str, int]
+    copy_of: Mapping[str, int]
     named: Mapping[str, tuple[str, ...]]
-    following: Mapping[str, str]
     inputs: tuple[str, ...]
     outputs: tuple[tuple[int, int], ...]
     results: tuple[int, ...]
 
 
-def shortened(gm: GraphModule) -> Sequence[Callable[[], Short]]:
-    """Ways to leave copies out, that which leaves out most first; none where nothing can be.
-
-    Each raises NotRepeating where it cannot be.
-    """
+def shortened(gm: GraphModule) -> Short:
+    """Raises NotRepeating where nothing can be left out."""
     # What PyTorch makes a list of whenever it is asked.
     read: Read = {n: n.all_input_nodes for n in gm.graph.nodes}
     calls = _calls(read)
     if len(calls) < CALLS:
-        return ()
+        raise NotRepeating
     returned = Counter(leaves(gm.graph.output_node().args[0]))
     kinds = numbered(_kind(n, read[n], returned[n]) for n in calls)
-    row = _Row(calls, kinds, read, {n: i for i, n in enumerate(calls)}, _layouts(gm.graph))
-    windows = [w for r in _likeliest(kinds) for w in _windows(row, *r)]
+    at = {n: i for i, n in enumerate(calls)}
+    layouts = {n: _layout(n) for n in gm.graph.find_nodes(op="placeholder")}
+    windows = [w for r in _likeliest(kinds) for w in _windows(calls, read, at, layouts, *r)]
     best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
     if best is None or best.left_out < CALLS:
-        return ()
-    best = _between_readers(best, row)
-    less = replace(best, first=best.first + best.period)
-    ways = [w for w in (best, less) if w.count >= FEWEST and w.left_out >= CALLS]
-    return [_Cut(gm, row, w, returned).run for w in ways]
+        raise NotRepeating
+    best = _between_readers(best, calls, read, at, layouts)
+    return _Cut(gm, calls, read, at, best, returned).run()
 
 
 # --- what repeats ---
@@ -116,28 +106,7 @@ def _calls(read: Read) -> list[Node]:
 
 def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:
     found = [r for r in runs(kinds, 0, len(kinds), CALLS) if r[1] - r[0] >= FEWEST * r[2]]
-    return sorted(found, key=lambda r: (r[0] + KEPT_COPIES * r[2] - r[1], r[2]))[:4]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """kinds: of calls, equal for equal ones.  at: the place of each.  layouts: of inputs."""
-
-    calls: Sequence[Node]
-    kinds: Sequence[int]
-    read: Read
-    at: Mapping[Node, int]
-    layouts: Mapping[Node, object]
-
-    def wired(self, i: int, period: int) -> bool:
-        """Whether a call reads what the one a period later reads a period later, or both share."""
-        at, layouts = self.at, self.layouts
-        for a, b in zip(self.read[self.calls[i]], self.read[self.calls[i + period]], strict=True):
-            if a in at and b in at and at[b] - at[a] == period:
-                continue
-            if a is not b and not (a in layouts and layouts[a] == layouts.get(b)):
-                return False
-        return True
+    return sorted(found, key=lambda r: (r[0] + KEPT * r[2] - r[1], r[2]))[:4]
 
 
 @dataclass(frozen=True)
@@ -154,49 +123,58 @@ class _Window:
 
     @property
     def left_out(self) -> int:
-        return (self.count - KEPT_COPIES) * self.period
+        return (self.count - KEPT) * self.period
 
 
-def _windows(row: _Row, first: int, end: int, period: int) -> Iterator[_Window]:
-    """Where calls a period apart are wired alike."""
-    others = [i for i in range(first, end - period) if not row.wired(i, period)]
-    for start, stop in pairwise([first - 1, *others, end - period]):
-        found = _Window(start + 1, stop + period, period)
+def _windows(
+    calls: Sequence[Node],
+    read: Read,
+    at: Mapping[Node, int],
+    layouts: Mapping[Node, object],
+    first: int,
+    end: int,
+    period: int,
+) -> Iterator[_Window]:
+    """Where calls a period apart are wired alike.
+
+    The first copy begins with the last call that reads something else than its next does, so that
+    what is fused is fused alike from there on.
+    """
+
+    def wired(u: Node, v: Node) -> bool:
+        for a, b in zip(read[u], read[v], strict=True):
+            if a in at and b in at and at[b] - at[a] == period:
+                continue
+            if a is not b and not (a in layouts and layouts[a] == layouts.get(b)):
+                return False
+        return True
+
+    others = [i for i in range(first, end - period) if not wired(calls[i], calls[i + period])]
+    for start, stop in pairwise([first, *others, end - period]):
+        found = _Window(start, stop + period, period)
         if found.count >= FEWEST:
             yield found
 
 
-def _between_readers(w: _Window, row: _Row) -> _Window:
-    """The window, begun a little later, so that no input is read on both sides of where copies
-    meet.
+def _between_readers(
+    w: _Window,
+    calls: Sequence[Node],
+    read: Read,
+    at: Mapping[Node, int],
+    layouts: Mapping[Node, object],
+) -> _Window:
+    """The window, begun as little later as no input is read on both sides of where copies meet.
 
-    Inputs that are read over more than a copy are shared, wherever copies begin.  Where there is a
-    product behind another, and behind all that reads what stands before the window, the first copy
-    begins with that: what it is fused with is then like what the next is fused with.
+    Inputs that are read over more than a copy are shared, wherever copies begin.
     """
     taken = set[int]()
-    second = row.calls[w.first + w.period : w.first + 2 * w.period]
-    for x in {a: None for n in second for a in row.read[n] if a in row.layouts}:
-        places = [row.at[u] for u in x.users if u in row.at]
+    second = calls[w.first + w.period : w.first + 2 * w.period]
+    for x in {a: None for n in second for a in read[n] if a in layouts}:
+        places = [at[u] for u in x.users if u in at]
         first, last = min(places), max(places)
         if last - first < w.period:
             taken.update((i - w.first) % w.period for i in range(first + 1, last + 1))
-    outside = set(row.calls[: w.first])
-    made = set[Node]()  # of a product
-    last = -1
-    at = []
-    for k, (n, m) in enumerate(zip(row.calls[w.first :], second, strict=False)):
-        if any(a in outside and a is not b for a, b in zip(row.read[n], row.read[m], strict=True)):
-            last = k
-            if n.target is operator.getitem or is_view_op(n.target):
-                outside.add(n)
-        product, behind = n.target in PRODUCTS, not made.isdisjoint(row.read[n])
-        if product or behind:
-            made.add(n)
-        if product and k not in taken:
-            at.append((k, behind))
-    free = next((k for k in range(w.period) if k not in taken), 0)
-    later = min(((k <= last, not behind, k) for k, behind in at), default=(True, True, free))[2]
+    later = next((k for k in range(w.period) if k not in taken), 0)
     moved = replace(w, first=w.first + later)
     return moved if moved.count >= FEWEST and moved.left_out >= CALLS else w
 
@@ -216,15 +194,12 @@ def _kind(n: Node, read: Sequence[Node], returned: int) -> object | None:
         return None
 
 
-def _layouts(graph: Graph) -> dict[Node, object]:
-    """What inputs are; of what is like no other, itself."""
-    found: dict[Node, object] = {}
-    for n in graph.find_nodes(op="placeholder"):
-        try:
-            found[n] = _described(n.meta.get("val"))
-        except TypeError:
-            found[n] = n
-    return found
+def _layout(n: Node) -> object | None:
+    """What an input is; of what is like no other, itself."""
+    try:
+        return _described(n.meta.get("val"))
+    except TypeError:
+        return n
 
 
 def _described(x: object) -> object:
@@ -247,17 +222,21 @@ def _described(x: object) -> object:
 
 
 class _Cut:
-    """Leaves copies out of a graph: all but the first and the last."""
+    """Leaves copies out of a graph: those from 2 on but for the last two, counted from 0."""
 
     def __init__(
-        self, gm: GraphModule, row: _Row, window: _Window, returned: Mapping[Node, int]
+        self,
+        gm: GraphModule,
+        calls: Sequence[Node],
+        read: Read,
+        at: Mapping[Node, int],
+        window: _Window,
+        returned: Mapping[Node, int],
     ) -> None:
-        self.gm, self.row, self.returned = gm, row, returned
-        self.calls, self.read, self.at = row.calls, row.read, row.at
-        self.first, self.period = window.first, window.period
-        self.count = window.count - KEPT_COPIES + 1  # with the one for those left out
+        self.gm, self.calls, self.read, self.at, self.returned = gm, calls, read, at, returned
+        self.first, self.period, self.count = window.first, window.period, window.count
         self.end = self.first + self.period * self.count
-        self.copies = self.count - 1
+        self.copies = self.count - KEPT
 
     def copy(self, n: Node) -> int:
         """The copy that a call is in; -1 before them, ``count`` and more behind."""
@@ -271,62 +250,28 @@ class _Cut:
         own = [self._inputs(k) for k in range(self.count)]
         rows = self._rows(own)
         fixed = {row[0] for row in rows if row[0] is row[1]}
-        for k in range(self.count):
+        for k in range(1, self.count - 1):
             self._check(k, [n for n in own[k] if n not in fixed])
+        copy_of: dict[str, int] = {}
+        for k, c in enumerate((0, 1, self.count - 2, self.count - 1)):
+            apart = [n for n in own[c] if n not in fixed and self._only_in(n, c)]
+            copy_of |= {n.name: k for n in (*self.part(c), *apart)}
+        parts = [self.part(k) for k in range(self.count - 1)]
         inner = [row for row in rows if row[0] not in fixed]
-        inner += zip(*map(self.part, range(self.count)), strict=True)
-        # What is left out, with what it is like in the copy that stays, and how many copies later.
-        gone = {n: (row[0], k) for row in inner for k, n in enumerate(row[1:], 1)}
-        named = {row[0]: row[1:] for row in inner}
-        following = self._following()
-        named |= {n: (m, *named[m][:-1]) for n, m in following.items() if m in named}
-        place = self._places(gone)
+        inner += [*zip(*parts[1:], strict=True), *zip(*parts[:-1], strict=True)]
+        # What is left out, with what it is like in the second copy, and how many copies later.
+        gone = {n: (row[0], k) for row in inner[: -self.period] for k, n in enumerate(row[1:-1], 1)}
         gm = self._graph(gone)
         returned: Any = gm.graph.output_node().args[0]
         return Short(
             gm,
             self.copies,
-            place,
-            {n.name: tuple(m.name for m in images) for n, images in named.items()},
-            {n.name: m.name for n, m in following.items()},
+            copy_of,
+            {row[0].name: tuple(n.name for n in row[1:]) for row in inner},
             tuple(n.name for n in self.gm.graph.find_nodes(op="placeholder")),
             self._outputs(gone),
-            tuple(-1 if x is None else place.get(x.name, -1) for x in returned),
+            tuple(-1 if x is None else copy_of.get(x.name, -1) for x in returned),
         )
-
-    def _following(self) -> dict[Node, Node]:
-        """What stands a copy later for nodes and inputs beside the copy that stays, and in it."""
-        kinds, period = self.row.kinds, self.period
-        before, behind = self.first, self.end
-        while before and before > self.first - period:
-            if kinds[before - 1] != kinds[before - 1 + period]:
-                break
-            before -= 1
-        while behind < len(kinds) and behind < self.end + period:
-            if kinds[behind] != kinds[behind - period]:
-                break
-            behind += 1
-        late = self.end - self.first
-        pairs = [(self.calls[i], self.calls[i + period]) for i in range(before, self.first)]
-        pairs += [(self.calls[i - late], self.calls[i]) for i in range(self.end, behind)]
-        found = dict(pairs)
-        layouts = self.row.layouts
-        for n, m in pairs:
-            for a, b in zip(self.read[n], self.read[m], strict=True):
-                if a is not b and a in layouts and layouts[a] == layouts.get(b):
-                    found.setdefault(a, b)
-        return found
-
-    def _places(self, gone: Mapping[Node, tuple[Node, int]]) -> dict[str, int]:
-        found: dict[Node, int] = {}
-        for n in self.calls:
-            if n not in gone:
-                found[n] = BEFORE if (k := self.copy(n)) < 0 else KEPT if k == 0 else BEHIND
-        for x in self.row.layouts:
-            read = {found.get(u, -1) for u in x.users if u in self.at}
-            if len(read) == 1:
-                found[x] = read.pop()
-        return {n.name: k for n, k in found.items() if k >= 0}
 
     def _inputs(self, copy: int) -> list[Node]:
         """The graph's inputs that a copy reads, by first use."""
@@ -334,15 +279,16 @@ class _Cut:
         return list(dict.fromkeys(read))
 
     def _rows(self, own: Sequence[Sequence[Node]]) -> list[tuple[Node, ...]]:
-        """What stands for each input of the first copy in all of them."""
+        """What stands for each input of the second copy in those from it on to the last but one."""
+        inner = range(1, self.count - 1)
         places = []
-        for k in range(self.count):
+        for k in inner:
             number = {n: i for i, n in enumerate(own[k])}
             read = (a for n in self.part(k) for a in self.read[n])
             places.append([number[a] for a in read if a in number])
         if any(p != places[0] for p in places):
             raise NotRepeating("copies share other inputs than their neighbours do")
-        rows = list(zip(*own, strict=True))
+        rows = list(zip(*(own[k] for k in inner), strict=True))
         if any(1 < len(set(row)) < len(row) for row in rows):
             raise NotRepeating("some copies share inputs that others do not")
         if any(len({self.returned[n] for n in row}) > 1 for row in rows):
@@ -353,22 +299,17 @@ class _Cut:
         return all(u.op == "output" or self.copy(u) == copy for u in n.users)
 
     def _check(self, copy: int, own: Sequence[Node]) -> None:
-        """Whether nobody else reads what a copy does not hand to the next one."""
+        """Whether nobody else reads what a copy does not hand to the next ones."""
         for n in own:
             if not self._only_in(n, copy):
                 raise NotRepeating(f"{n.name} is read outside of its copy too")
-        near = self.first + (copy - 1) * self.period
-        for i, n in enumerate(self.part(copy)):
-            late = self.end if copy < self.count - 1 else len(self.calls)
-            if any(self.at.get(u, -1) >= late for u in n.users):
+        first = self.first + self.period
+        for before, n in zip(self.part(copy - 1), self.part(copy), strict=True):
+            if any(self.at.get(u, -1) >= self.end for u in n.users):
                 raise NotRepeating(f"{n.name} is read behind the last copy")
-            before = self.read[self.part(copy - 1)[i]] if copy else self.read[n]
-            for a, b in zip(before, self.read[n], strict=True):
-                if a is b and self.at.get(a, -1) >= self.first:
-                    if copy:
-                        raise NotRepeating(f"{n.name} reads what all copies share with one")
-                elif a is not b and self.at.get(b, near) < near:
-                    raise NotRepeating(f"{n.name} reads what is more than a copy before")
+            for a, b in zip(self.read[before], self.read[n], strict=True):
+                if a is b and self.at.get(a, -1) >= first:
+                    raise NotRepeating(f"{n.name} reads what all copies share with one")
 
     def _graph(self, gone: Mapping[Node, tuple[Node, int]]) -> GraphModule:
         graph = Graph()
