@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.sort_cases import OPS, TYPES, agree, rows  # noqa: E402
 
 TRITON = {"target": "triton"}
 CASES = [(name, dtype) for dtype in TYPES for name in OPS]
-SECONDS = 2.0  # of processors that a kernel takes to build at most, where nothing else runs
+SECONDS = 2.0  # that a kernel takes to build at most, on a machine of its own
 
 
 @pytest.mark.parametrize("case", some(CASES, 6), ids=str)
@@ -90,9 +90,9 @@ def test_built_ahead(form: str, dtype: torch.dtype, tmp_path: Any) -> None:
     (made,) = trace(fn, data(*shape, dtype=dtype), training=False)
     assert len(made.jobs) == 1
     made.build(Cache(tmp_path / "first"))  # which starts the workers
-    begun = sum(os.times()[:4])
+    begun = time.perf_counter()
     (binary,) = made.build(Cache(tmp_path / "second"))
-    assert sum(os.times()[:4]) - begun < 4 * SECONDS  # whose tools run as processes of their own
+    assert time.perf_counter() - begun < 4 * SECONDS  # on a machine that others use too
     registers, local = resources(binary.code)
     assert 32 * binary.num_warps * registers <= 65536
     assert local == 0
