@@ -62,9 +62,10 @@ def mistraced(gm: GraphModule) -> str:
             return "PyTorch's trace of an interpolation of integers has other values than it"
         if n.target in CLASSES and _type(n.args[0]) is not torch.int64:
             return "PyTorch's trace of one_hot takes classes of other types than it"
-        if name_of(n) in OF_FLOATS and not _of_floats(n):
-            return f"PyTorch's trace of {name_of(n)} takes other types than it"
-        if name_of(n) in FITTING and not _fits(n):
+        name = name_of(n)
+        if name in OF_FLOATS and not _of_floats(n):
+            return f"PyTorch's trace of {name} takes other types than it"
+        if name in FITTING and not _fits(n):
             return "PyTorch's trace of arithmetic in place takes results of other types than it"
     if any(_writes_windows(part) for part in parts):
         return (
@@ -82,8 +83,8 @@ def name_of(n: Node) -> str:
 
 def _fits(n: Node) -> bool:
     """Whether the type of what is computed from all operands fits the first, as far as is known."""
-    values = [x.meta.get("example_value") if isinstance(x, Node) else x for x in leaves(n.args)]
-    values += [x.meta.get("example_value") if isinstance(x, Node) else x for x in n.kwargs.values()]
+    given = leaves((*n.args, *n.kwargs.values()))
+    values = [x.meta.get("example_value") if isinstance(x, Node) else x for x in given]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if not tensors or tensors[0].dtype.is_floating_point or tensors[0].dtype.is_complex:
         return True

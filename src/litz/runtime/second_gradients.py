@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._ops import HigherOrderOperator
 from torch.autograd import Function
 
 from litz.errors import SecondGradientError
-from litz.runtime.torch_private import in_transform, is_autocasting, skipped, untraced
+from litz.runtime.torch_private import CHECKPOINT, in_transform, is_autocasting, skipped, untraced
 
 Program = Callable[..., Any]
 """What was compiled, in eager mode: takes the same arguments, and gives results of as many."""
@@ -51,9 +51,8 @@ def keep_program(function: Any, program: Program) -> None:
             return plain(ctx, *given)
         args, why = _arguments(known, ctx.needs_input_grad)
         grads = [*(given[0] if boxed else given)]
-        first = lambda: plain(ctx, *given)  # noqa: E731
         apply: Any = _Gradients.apply
-        return apply(first, program, why, len(grads), *grads, *args)
+        return apply(partial(plain, ctx, *given), program, why, len(grads), *grads, *args)
 
     function.backward = staticmethod(skipped(backward))
 
@@ -97,7 +96,7 @@ def repeatable(program: torch.fx.GraphModule, metadata: Any) -> Program | None:
     # that nobody differentiates again as eager mode does.
     graphs = (m.graph for m in program.modules() if isinstance(m, torch.fx.GraphModule))
     for target in (n.target for graph in graphs for n in graph.nodes):
-        if isinstance(target, HigherOrderOperator) and target is not tag_activation_checkpoint:
+        if isinstance(target, HigherOrderOperator) and target is not CHECKPOINT:
             return _refusing(f"the program calls {target}")
     return untraced(program.forward)
 
@@ -170,7 +169,7 @@ class _Gradients(Function):
         given = [*ctx.others]
         for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
             given[i] = x
-        wanted = [outer[i] is not None for i in range(len(outer))]
+        wanted = [x is not None for x in outer]
         if not any(wanted):
             return (None,) * (4 + len(given))
         again = torch.is_grad_enabled()
@@ -179,36 +178,27 @@ class _Gradients(Function):
             grads, args = own[: ctx.count], own[ctx.count :]
             with _without_draws(x for x in args if isinstance(x, Tensor)):
                 results = ctx.program(*args)
-            pairs = [
-                (x, g)
-                for x, g in zip(results, grads, strict=True)
-                if isinstance(x, Tensor) and x.requires_grad and g is not None
-            ]
             over = [i for i, x in enumerate(args) if wanted[i] and x.requires_grad]
-            inner = torch.autograd.grad(
-                [x for x, _ in pairs],
-                [args[i] for i in over],
-                [g for _, g in pairs],
-                create_graph=True,
-                allow_unused=True,
-            )
-            tops = [
-                (x, outer[i])
-                for i, x in zip(over, inner, strict=True)
-                if x is not None and x.requires_grad
-            ]
+            inner = _gradients(results, [args[i] for i in over], grads, True)
             asked = [i for i, need in enumerate(ctx.needs_input_grad[4:]) if need]
-            found: dict[int, Any] = {}
-            if tops and asked:
-                second = torch.autograd.grad(
-                    [x for x, _ in tops],
-                    [own[i] for i in asked],
-                    [g for _, g in tops],
-                    create_graph=again,
-                    allow_unused=True,
-                )
-                found = dict(zip(asked, second, strict=True))
+            second = _gradients(inner, [own[i] for i in asked], [outer[i] for i in over], again)
+            found = dict(zip(asked, second, strict=True))
         return None, None, None, None, *[found.get(i) for i in range(len(given))]
+
+
+def _gradients(of: Iterable[Any], by: Sequence[Tensor], given: Iterable[Any], again: bool) -> Any:
+    """Gradients by tensors, None where there are none; given: those of what they are taken of.
+
+    again: they are differentiated too.
+    """
+    pairs = zip(of, given, strict=True)
+    known = [
+        (x, g) for x, g in pairs if isinstance(x, Tensor) and x.requires_grad and g is not None
+    ]
+    if not known or not by:
+        return [None] * len(by)
+    tops, grads = zip(*known, strict=True)
+    return torch.autograd.grad(tops, by, grads, create_graph=again, allow_unused=True)
 
 
 def _own(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._library.custom_ops import CustomOpDef as CustomOpDef
 from torch.fx import Node
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
@@ -25,6 +26,8 @@ from torch.library import Library
 
 from litz.dataclass import dataclass
 
+CHECKPOINT = tag_activation_checkpoint
+"""What Dynamo's graph calls where a part of it is checkpointed."""
 LazyGraphModule = _LazyGraphModule
 """A graph with its module, whose code is written when it is called first."""
 _Dims = Sequence[int]
