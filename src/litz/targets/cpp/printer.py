@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr, Var, ceildiv, render
-from litz.ir.body import Load
-from litz.ir.dtype import F64, I64, DType
+from litz.index import Expr, Var, ceildiv, coefficient, const, render
+from litz.ir.body import Load, Store
+from litz.ir.dtype import F64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.lanes.access import Move
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
@@ -80,8 +81,9 @@ class Printer:
             return
         self.line(f"__builtin_prefetch({at}, {how});")
 
-    def visit_line(self, s: tree.Line, *_: object) -> None:
-        self.line(s.text)
+    def visit_line(self, s: tree.Line, _: Speller, turn: int) -> None:
+        if turn % s.every == 0:
+            self.line(s.text)
 
     def visit_step(self, s: tree.Step, spell: Speller, _: int) -> None:
         for text in step_lines(s, spell):
@@ -135,7 +137,8 @@ class Printer:
             return [(acc.dtype, "0.0", ("", "q"))]
         found: list[tuple[DType, str, tuple[str, ...]]]
         found = [(acc.dtype, neutral(acc.row, acc.dtype), ("",))]
-        return [*found, (I64, "litz::i64(0)", ("i",))] if acc.position is not None else found
+        none = f"{ctype(acc.places)}(0)"
+        return [*found, (acc.places, none, ("i",))] if acc.position is not None else found
 
     def take(self, acc: Acc, more: str, spell: Speller, copy: int = 0) -> None:
         """All parts of an accumulator, changed by what is given.  copy: of those in registers."""
@@ -176,7 +179,8 @@ class Printer:
             rest = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
         if acc.position is not None:
-            self.take(acc, f"{value}, {spell.position(acc.position, acc.vec)}", spell, copy)
+            at = spell.position(acc.position, acc.vec, acc.places)
+            self.take(acc, f"{value}, {at}", spell, copy)
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
@@ -308,13 +312,23 @@ class Printer:
             self.close()
         self.close()
 
-    def fetches(self, body: list[Stmt], v: Expr, n: int, spell: Speller) -> list[Stmt]:
-        """Ask for what is read here ``n`` iterations over ``v`` later."""
+    def fetches(
+        self, body: list[Stmt], v: Expr, n: int, spell: Speller, step: int = 0
+    ) -> list[Stmt]:
+        """Ask for what is read here ``n`` iterations over ``v`` later.
+
+        step: elements between turns along contiguous memory, of which a line is asked for once.
+        """
         nodes = (t.node for t in body if isinstance(t, tree.Let))
         loads = (x for x in nodes if isinstance(x, Load) and not x.indirect and v in x.vars)
         later = {str(v): f"({v} + {n})"}
-        places = [f"{x.buffer} + ({spell.index(x.index, later)})" for x in loads]
-        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
+        found: list[Stmt] = []
+        for x in loads:
+            near = spell.lane is not None and coefficient(x.index, spell.lane) is const(1)
+            every = max(1, LINE // (step * x.dtype.bytes)) if near and step else 1
+            at = f"{x.buffer} + ({spell.index(x.index, later)})"
+            found.append(tree.Line(f"__builtin_prefetch({at}, 0, 2);", every))
+        return found
 
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
@@ -419,8 +433,12 @@ class Printer:
             lo = self.expr(s.start)
         whole = replace(spell, lane=s.var)
         if s.ahead is not None:
-            s = replace(s, body=[*self.fetches(s.body, s.ahead, 1, spell), *s.body], ahead=None)
+            fetch = self.fetches(s.body, s.ahead, 1, whole, width)
+            s = replace(s, body=[*fetch, *s.body], ahead=None)
         step = width * s.unroll
+        if s.head is not None:
+            self.from_head(s, s.head, (v, lo, hi), whole)
+            return
         if s.exact:
             self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")
             self.copies(s, whole)
@@ -443,6 +461,30 @@ class Printer:
             self.line(f"const int64_t {v}_n = litz::least({hi} - {v}, {width});")
             self.block(s.body, replace(whole, count=f"{v}_n"))
             self.close()
+        self.close()
+
+    def from_head(
+        self, s: tree.Lanes, head: Store, names: tuple[str, str, str], spell: Speller
+    ) -> None:
+        """The lanes before a line of memory, vectors of whole lines, and as the first the rest."""
+        v, lo, hi = names
+        end, width = f"{v}_e", self.kernel.lanes
+        line = max(width, LINE // head.value.dtype.bytes)
+        at = f"{head.buffer} + ({spell.index(head.index)})"
+        self.open("")
+        self.line(
+            f"int64_t {v} = {lo}, {end} = litz::least({hi}, {lo} + litz::before<{line}>({at}));"
+        )
+        self.line(f"const int64_t {v}_w = {end} + ({hi} - {end}) / {line} * {line};")
+        self.open(f"for (; {v} < {hi}; {end} = {hi})")
+        self.open(f"for (int64_t {v}_n; {v} < {end}; {v} += {v}_n)")
+        self.line(f"{v}_n = litz::least({end} - {v}, {width});")
+        self.block(s.body, replace(spell, count=f"{v}_n"))
+        self.close()
+        self.open(f"for (; {v} < {v}_w; {v} += {width})")
+        self.block(s.body, spell)
+        self.close()
+        self.close()
         self.close()
 
     def copies(self, s: tree.Lanes, spell: Speller) -> None:

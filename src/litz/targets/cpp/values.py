@@ -184,32 +184,34 @@ class Speller:
             return f"{self.called[n.name]}({', '.join(args)})"
         return cpp_text(n.name, args, dtype, n.param)
 
-    def index_value(self, n: Index, vec: bool) -> str:
+    def index_value(self, n: Index, vec: bool, dtype: DType = I64) -> str:
+        kind = ctype(dtype)
         if not vec:
-            return f"litz::i64({self.index(n.expr)})"
+            return f"{kind}({self.index(n.expr)})"
         how = self.access(n.expr, {})
-        start = f"litz::i64({self.index(n.expr)})"
+        start = f"{kind}({self.index(n.expr)})"
         if how.kind == "same":
-            return f"litz::Vec<litz::i64, {self.lanes}>({start})"
+            return f"litz::Vec<{kind}, {self.lanes}>({start})"
         if how.offsets:
-            start = start if how.first is None else f"litz::i64({self.index(how.first)})"
+            start = start if how.first is None else f"{kind}({self.index(how.first)})"
             return f"litz::places<{self.lanes}>({start}, {self.listed(how.offsets)})"
         if how.kind in ("near", "any"):
-            return f"litz::each<{self.lanes}>({self.per_lane(n.expr, {}, 'litz::i64({})')})"
-        step = f", litz::i64({self.index(how.stride)})" if how.stride is not None else ""
+            return f"litz::each<{self.lanes}>({self.per_lane(n.expr, {}, kind + '({})')})"
+        step = f", {kind}({self.index(how.stride)})" if how.stride is not None else ""
         return f"litz::iota<{self.lanes}>({start}{step})"
 
     @staticmethod
     def listed(offsets: Sequence[int]) -> str:
         return f"litz::Offsets<{', '.join(map(str, offsets))}>()"
 
-    def position(self, e: Expr, vec: bool) -> str:
+    def position(self, e: Expr, vec: bool, dtype: DType) -> str:
         """The linear position of an iteration, for the argument reductions."""
         node = index_node(e)
         if isinstance(node, Index):
-            return self.index_value(node, vec)
+            return self.index_value(node, vec, dtype)
         assert isinstance(node, Const)
-        return self.vector(Ref(literal(node), I64)) if vec else literal(node)
+        text = f"{ctype(dtype)}({literal(node)})"
+        return self.vector(Ref(text, dtype)) if vec else text
 
     def load(self, n: Load, s: Let) -> str:
         data = {str(v): r for (v, _), r in zip(n.indirect, s.args, strict=True)}
