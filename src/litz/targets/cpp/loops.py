@@ -254,8 +254,8 @@ class TreeBuilder(Placer):
         if wide is not None:
             return Acc(self.name("a"), r.row, wide, vec and not folded)
         at = position(r) if r.row.positional else None
-        dtype, most = r.args[0].dtype, product(extent(v) for v in r.axes).hi
-        small = folded and dtype.bytes <= I32.bytes and most is not None and most < 1 << 31
+        dtype = r.args[0].dtype
+        small = folded and at is not None and (at.hi or 1 << 31) < 1 << 31 and dtype.bytes <= 4
         places = I32 if small else I64  # as many to a register as there are values
         return Acc(self.name("a"), r.row, dtype, vec or folded, folded, position=at, places=places)
 
@@ -441,9 +441,7 @@ class TreeBuilder(Placer):
         for a in accs:
             a.copies = copies
         exact = self.exact(v, copies)
-        return tree.Lanes(
-            v, stop, body, level.start, copies, exact, ahead=self.next_row, head=self.head
-        )
+        return tree.Lanes(v, stop, body, level.start, copies, exact, None, self.next_row, self.head)
 
     def exact(self, v: Expr, unroll: int = 1) -> bool:
         size = extent(v)

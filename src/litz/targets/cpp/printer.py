@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr, Var, ceildiv, coefficient, const, render
+from litz.index import Expr, Var, ceildiv, render
 from litz.ir.body import Load, Store
 from litz.ir.dtype import F64, DType
 from litz.ir.reductions import Reduction
@@ -179,8 +179,9 @@ class Printer:
             rest = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
         if acc.position is not None:
-            at = spell.position(acc.position, acc.vec, acc.places)
-            self.take(acc, f"{value}, {at}", spell, copy)
+            self.take(
+                acc, f"{value}, {spell.index_value(acc.position, acc.vec, acc.places)}", spell, copy
+            )
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
@@ -299,7 +300,7 @@ class Printer:
         v, stop, n = str(s.var), self.expr(s.stop), s.together
         *first, lanes = s.body
         assert isinstance(lanes, tree.Lanes)
-        fetch = self.fetches(lanes.body, s.var, s.ahead, spell) if s.ahead else []
+        fetch = self.asks(lanes, s.var, s.ahead, spell) if s.ahead else []
         turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
         self.open("")
         self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")
@@ -312,23 +313,17 @@ class Printer:
             self.close()
         self.close()
 
-    def fetches(
-        self, body: list[Stmt], v: Expr, n: int, spell: Speller, step: int = 0
-    ) -> list[Stmt]:
-        """Ask for what is read here ``n`` iterations over ``v`` later.
+    def asks(self, s: tree.Lanes, v: Expr, n: int, spell: Speller, step: int = LINE) -> list[Stmt]:
+        """Ask for what is read here ``n`` iterations over ``v`` later, each line once.
 
-        step: elements between turns along contiguous memory, of which a line is asked for once.
+        step: elements between the turns of a loop.
         """
-        nodes = (t.node for t in body if isinstance(t, tree.Let))
+        nodes = (t.node for t in s.body if isinstance(t, tree.Let))
         loads = (x for x in nodes if isinstance(x, Load) and not x.indirect and v in x.vars)
         later = {str(v): f"({v} + {n})"}
-        found: list[Stmt] = []
-        for x in loads:
-            near = spell.lane is not None and coefficient(x.index, spell.lane) is const(1)
-            every = max(1, LINE // (step * x.dtype.bytes)) if near and step else 1
-            at = f"{x.buffer} + ({spell.index(x.index, later)})"
-            found.append(tree.Line(f"__builtin_prefetch({at}, 0, 2);", every))
-        return found
+        found = ((x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in loads)
+        asked = ((max(1, LINE // (step * size)), at) for size, at in found)
+        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);", turns) for turns, at in asked]
 
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
@@ -429,16 +424,13 @@ class Printer:
         assert isinstance(s.var, Var)
         v, width = s.var.name, self.kernel.lanes
         lo, hi = s.between or ("0", self.expr(s.stop))
-        if s.start is not None:
-            lo = self.expr(s.start)
+        lo = lo if s.start is None else self.expr(s.start)
         whole = replace(spell, lane=s.var)
         if s.ahead is not None:
-            fetch = self.fetches(s.body, s.ahead, 1, whole, width)
-            s = replace(s, body=[*fetch, *s.body], ahead=None)
+            s = replace(s, body=[*self.asks(s, s.ahead, 1, whole, width), *s.body], ahead=None)
         step = width * s.unroll
         if s.head is not None:
-            self.from_head(s, s.head, (v, lo, hi), whole)
-            return
+            return self.from_head(s, s.head, lo, hi, whole)
         if s.exact:
             self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")
             self.copies(s, whole)
@@ -463,29 +455,22 @@ class Printer:
             self.close()
         self.close()
 
-    def from_head(
-        self, s: tree.Lanes, head: Store, names: tuple[str, str, str], spell: Speller
-    ) -> None:
+    def from_head(self, s: tree.Lanes, head: Store, lo: str, hi: str, spell: Speller) -> None:
         """The lanes before a line of memory, vectors of whole lines, and as the first the rest."""
-        v, lo, hi = names
-        end, width = f"{v}_e", self.kernel.lanes
-        line = max(width, LINE // head.value.dtype.bytes)
-        at = f"{head.buffer} + ({spell.index(head.index)})"
+        v, n, at = str(s.var), self.kernel.lanes, f"{head.buffer} + ({spell.index(head.index)})"
+        k = max(n, LINE // head.value.dtype.bytes)
         self.open("")
-        self.line(
-            f"int64_t {v} = {lo}, {end} = litz::least({hi}, {lo} + litz::before<{line}>({at}));"
-        )
-        self.line(f"const int64_t {v}_w = {end} + ({hi} - {end}) / {line} * {line};")
-        self.open(f"for (; {v} < {hi}; {end} = {hi})")
-        self.open(f"for (int64_t {v}_n; {v} < {end}; {v} += {v}_n)")
-        self.line(f"{v}_n = litz::least({end} - {v}, {width});")
+        self.line(f"int64_t {v} = {lo}, {v}_e = litz::least({hi}, {v} + litz::before<{k}>({at}));")
+        self.line(f"const int64_t {v}_w = {v}_e + ({hi} - {v}_e) / {k} * {k};")
+        self.open(f"for (; {v} < {hi}; {v}_e = {hi})")
+        self.open(f"for (int64_t {v}_n; {v} < {v}_e; {v} += {v}_n)")
+        self.line(f"{v}_n = litz::least({v}_e - {v}, {n});")
         self.block(s.body, replace(spell, count=f"{v}_n"))
         self.close()
-        self.open(f"for (; {v} < {v}_w; {v} += {width})")
+        self.open(f"for (; {v} < {v}_w; {v} += {n})")
         self.block(s.body, spell)
-        self.close()
-        self.close()
-        self.close()
+        for _ in range(3):
+            self.close()
 
     def copies(self, s: tree.Lanes, spell: Speller) -> None:
         if s.unroll == 1:

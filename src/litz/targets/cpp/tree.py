@@ -197,7 +197,7 @@ class Lanes(Stmt):
     exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
     between: C++ names of the bounds that an enclosing statement has set.
     ahead: a dim around it, for whose next iteration the memory that is read here is fetched.
-    head: a store whose later vectors are whole registers of memory: the first has the lanes before.
+    head: a store past the caches, of whole lines: what is before the first, and the rest, is apart.
     """
 
     var: Expr
