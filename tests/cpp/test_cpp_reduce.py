@@ -122,6 +122,25 @@ def test_columns_keep_what_is_costly_and_what_it_is_made_of(dtype: DType) -> Non
         assert arrays == 1 + (dtype is BF16)
 
 
+@pytest.mark.parametrize("n", [1025, 4099])
+def test_rows_that_begin_within_lines_are_streamed_from_the_next(n: int) -> None:
+    """Whatever is before their first line and behind their last, and wherever memory begins."""
+    rows = (1 << 22) // n + 1
+    x0, r0 = var("x0", rows), var("r0", n)
+    at = x0 * n + r0
+    plan = make_plan([x0], [r0], [Store("c", at, softmax(x0, r0, at))], r0)
+    assert "litz::before<" in source(plan) and "litz::store_stream(" in source(plan)
+    a = torch.randn(rows, n) * 3
+    a[1], a[2, 5], a[3, -1] = -math.inf, math.inf, math.nan
+    want = torch.softmax(a.double(), 1).float()
+    for start in (0, 1, 5):
+        c = torch.full((rows * n + 16,), 7.0)
+        assert call(plan, {"a": a.view(-1), "c": c[start : start + rows * n]}, {}, 16) == 0
+        got = c[start : start + rows * n].view(rows, n)
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=0, equal_nan=True)
+        assert c[:start].eq(7).all() and c[start + rows * n :].eq(7).all()
+
+
 def norm(value: B.Node, axes: tuple[Expr, ...], n: int) -> B.Node:
     mean = B.reduce("welford_mean", axes, value)
     spread = B.op("div", B.reduce("welford_m2", axes, value), B.const(F32, n))
@@ -213,13 +232,14 @@ def test_reductions_over_crossing_dims(lane: str) -> None:
     check(plan, {"a": data("f32", 442), "c": torch.zeros(442)}, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [I64, F32])
 @pytest.mark.parametrize("lane", ["x0", "r0", "r1", ""])
-def test_argmax_over_two_dims_counts_in_their_order(lane: str) -> None:
+def test_argmax_over_two_dims_counts_in_their_order(lane: str, dtype: DType) -> None:
     x0, r0, r1 = var("x0", 17), var("r0", 5), var("r1", 21)
-    a = B.load(I64, "a", x0 * 105 + r1 * 5 + r0)
+    a = B.load(dtype, "a", x0 * 105 + r1 * 5 + r0)
     stores = [Store("c", x0, B.reduce("argmax", (r0, r1), a))]
     plan = make_plan([x0], [r0, r1], stores, {"x0": x0, "r0": r0, "r1": r1, "": None}[lane])
-    a_ = torch.randint(0, 4, (17 * 105,))
+    a_ = torch.randint(0, 4, (17 * 105,)).to(TORCH[dtype.name])
     check(plan, {"a": a_, "c": torch.zeros(17, dtype=torch.int64)})
 
 

@@ -180,29 +180,26 @@ def test_neighbours_in_whatever_order(dtype: DType, arch: str, n: int) -> None:
 
 
 REDUCE = """
-#include <litz/memory.h>
-#include <litz/reduce.h>
+#include <litz/loops.h>
 using namespace litz;
+template <class P> static void search(long n, const {T}* a, i64* c) {{
+  Vec<{T}, {N}> most(a[0]), least_(a[0]);
+  Vec<P, {N}> top(P(0)), bottom(P(0));
+  for (i64 i = 0; i < n; i += {N}) {{
+    auto v = load_partial<{N}>(a + i, n - i);
+    auto m = first_n<{N}>(n - i);
+    take<true>(most, top, where(m, v, most), iota<{N}>(P(i)));
+    take<false>(least_, bottom, where(m, v, least_), iota<{N}>(P(i)));
+  }}
+  c[0] = fold_arg<true>(most, top).at; c[1] = fold_arg<false>(least_, bottom).at;
+}}
 extern "C" {{
 void horizontal(long n, const {T}* a, {T}* c) {{
   auto v = load<{N}>(a);
   c[0] = hsum(v); c[1] = hprod(v); c[2] = hmax(v); c[3] = hmin(v);
 }}
 void lanes_(long n, {T}* c) {{ store(c, iota<{N}>({T}(n), {T}(3))); }}
-void arg(long n, const {T}* a, i64* c) {{
-  ArgMax<Vec<{T}, {N}>> most(a[0], 0);
-  ArgMin<Vec<{T}, {N}>> least(a[0], 0);
-  ArgMax<{T}> one(a[0], 0);
-  ArgMin<{T}> two(a[0], 0);
-  for (i64 i = 0; i < n; i += {N}) {{
-    auto v = load_partial<{N}>(a + i, n - i);
-    auto m = first_n<{N}>(n - i);
-    most.take(v, iota<{N}>(i), m);
-    least.take(v, iota<{N}>(i), m);
-  }}
-  for (i64 i = 0; i < n; i++) one.take(a[i], i), two.take(a[i], i);
-  c[0] = most.reduce().index; c[1] = least.reduce().index; c[2] = one.index; c[3] = two.index;
-}}
+void arg(long n, const {T}* a, i64* c) {{ search<i64>(n, a, c); search<i32>(n, a, c + 2); }}
 }}
 """
 
@@ -242,21 +239,11 @@ def test_reductions(dtype: DType, arch: str, n: int) -> None:
 
 
 HALVES = """
-#include <litz/reduce.h>
+#include <litz/vec.h>
 using namespace litz;
 extern "C" {{
 void nan_wins(long n, const {T}* a, {T}* c) {{
   c[0] = hmax(load<{N}>(a)); c[1] = hmin(load<{N}>(a));
-}}
-void welford(long n, const {T}* a, {T}* c) {{
-  Welford<Vec<{T}, {N}>> v;
-  Welford<{T}> s;
-  i64 i = 0;
-  for (; i + {N} <= n; i += {N}) v.take(load<{N}>(a + i));
-  v.take(load_partial<{N}>(a + i, n - i), first_n<{N}>(n - i));
-  for (i = 0; i < n; i++) s.take(a[i]);
-  auto r = v.reduce();
-  c[0] = r.mean; c[1] = r.m2; c[2] = r.count; c[3] = s.mean; c[4] = s.m2; c[5] = s.count;
 }}
 void masks(long n, const bool* a, bool* c) {{
   auto m = load<{N}>(a);
@@ -270,7 +257,7 @@ void masks(long n, const bool* a, bool* c) {{
 
 @pytest.mark.parametrize(("arch", "n"), PARAMS)
 @pytest.mark.parametrize("dtype", (dt.F32, dt.F64), ids=str)
-def test_float_accumulators_and_masks(dtype: DType, arch: str, n: int) -> None:
+def test_float_folds_and_masks(dtype: DType, arch: str, n: int) -> None:
     library = build(HALVES.format(T=CPP_TYPES[dtype.name], N=n), arch)
     for lane in range(n):
         a = moderate(dtype, n)
@@ -278,14 +265,6 @@ def test_float_accumulators_and_masks(dtype: DType, arch: str, n: int) -> None:
         c = torch.zeros(2, dtype=a.dtype)
         call(library, "nan_wins", a, c)
         assert bool(c.isnan().all())
-    for count in (1, n - 1, n, 1000 + n // 2):
-        a = moderate(dtype, count) + 100
-        c = torch.zeros(6, dtype=a.dtype)
-        call(library, "welford", torch.cat([a, torch.zeros(n, dtype=a.dtype)]), c, n=count)
-        w = a.double()
-        want = torch.stack([w.mean(), ((w - w.mean()) ** 2).sum(), torch.tensor(float(count))])
-        rtol = 2e-5 if dtype == dt.F32 else 1e-11
-        torch.testing.assert_close(c.double(), torch.cat([want, want]), rtol=rtol, atol=1e-30)
     for seed in range(6):
         m = random_bits(dt.BOOL, n, seed) if seed > 1 else torch.full((n,), bool(seed))
         c = torch.zeros(8 + n, dtype=torch.bool)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, coefficient, divides, product, size_hint, split_linear
-from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.index import Expr, Var, coefficient, const, divides, product, size_hint, split_linear
+from litz.ir.body import Const, Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn
@@ -17,7 +17,7 @@ from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
 from litz.kernel.lanes.neighbours import first_of_pairs
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
-from litz.kernel.lanes.reuse import COSTLY, worth_keeping
+from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
@@ -44,6 +44,7 @@ SCALAR = 8  # how much longer an element takes outside of vectors
 LONG = 256  # iterations that are worth dividing
 FEW_ROWS = 12  # that are too few for threads
 SHORT_ROW = 1 << 10  # elements of a row that no thread shares
+LONG_RUN = 1 << 10  # bytes along the lane that are worth a beginning of their own
 LONG_ROW = 1 << 17  # elements of a row that is worth scanning in parts
 PART = 1 << 14  # elements of such a part
 FUNCTION = 8  # additions that are worth a call
@@ -133,12 +134,16 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     reduces = reductions_of(stores)
     passes = nests.passes(stores, space, reduces)
     turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
+    heads = _heads(stores, space, passes, lanes) if form == "rows" and not cut else ()
     streamed = tuple(
         i
         for i, s in enumerate(stores)
         if (i not in turned_stores or _moves_runs(plan))
         and _streams(plan, s, form, lanes)
-        and (form != "rows" or _begins_whole(s, space, cut, lanes))
+        and (form != "rows" or _begins_whole(s, space, cut, lanes) or i in heads)
+    )
+    heads = tuple(
+        i for i in streamed if i in heads and not _begins_whole(stores[i], space, cut, lanes)
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
         space = replace(space, units=read_order(space, stores))
@@ -162,6 +167,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if totals:
         last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
         passes = passes_of([((0, 1),)], [()], last, stores)
+    rowwise = form == "rows" and divided is None and not totals
     made = LanePlan(
         plan,
         space,
@@ -178,15 +184,11 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept,
         cut,
         streamed,
-        int(
-            form == "rows"
-            and divided is None
-            and not totals
-            and _ahead(nodes, space, reduces, passes)
-        ),
+        int(rowwise and _ahead(nodes, space, passes)),
         fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
         turned,
         turned_stores,
+        heads=heads,
         called=_called(uses),
         neighbours=first_of_pairs(stores, space, lanes) if form == "rows" and not cut else (),
     )
@@ -271,22 +273,13 @@ def _kept(
     return worth_keeping(computed, reduced, lane, lanes)
 
 
-def _ahead(
-    nodes: Sequence[Node],
-    space: Space,
-    reduces: Sequence[Reduce],
-    passes: Sequence[Pass],
-) -> bool:
+def _ahead(nodes: Sequence[Node], space: Space, passes: Sequence[Pass]) -> bool:
     """Whether the next row is worth fetching while the second pass walks over this one.
 
-    It computes on what the cache has, and leaves memory idle.
+    It finds all that it reads in the cache, and leaves memory idle.
     """
     lane = space.lane
     if len(passes) < 2 or not space.units or lane is None or lane not in space.reduced:
-        return False
-    some = [reduces[i].args[0] for g in passes[1].groups for i in g]
-    costs = (op_row(n.name).cost for n in below(some) if isinstance(n, Op) and lane in n.vars)
-    if sum(costs) < COSTLY:
         return False
     loads = (n for n in nodes if isinstance(n, Load) and not n.indirect)
     width = sum(n.dtype.bytes for n in loads if {space.units[-1], lane} <= set(n.vars))
@@ -361,6 +354,32 @@ def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> boo
         return False
     steps, start = split
     return all(divides(lanes, c) for c in (start, *(c for v, c in steps.items() if v is not lane)))
+
+
+def _heads(
+    stores: Sequence[Store], space: Space, passes: Sequence[Pass], lanes: int
+) -> tuple[int, ...]:
+    """Stores of passes whose loops may begin with fewer lanes, so that whole lines follow.
+
+    Nothing there may depend on where in a vector a lane is.  Of vectors that are less than half of
+    a line the arithmetic takes longer than memory.
+    """
+    lane, found = space.lane, []
+    for p in passes:
+        nodes = below(roots(stores[i] for i in p.stores)) if not p.groups else {}
+        plain = all(isinstance(n, (Load, Const, Op, Reduce)) for n in nodes)
+        for n in (*nodes, *(stores[i] for i in p.stores)):
+            if isinstance(n, (Load, Store)) and (n.indirect or not _in_order(n.index, lane)):
+                plain = False
+        widths = {i: stores[i].value.dtype.bytes for i in p.stores if lane in stores[i].index.free}
+        row = size_hint(extent(lane), 0) if lane is not None else 0
+        fit = (i for i, w in widths.items() if 2 * lanes * w >= LINE and row * w >= LONG_RUN)
+        found += [*fit][:1] if plain else []
+    return tuple(found)
+
+
+def _in_order(index: Expr, lane: Expr | None) -> bool:
+    return lane is not None and coefficient(index, lane) in (const(0), const(1))
 
 
 def _turned(plan: KernelPlan, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[int, ...]]:

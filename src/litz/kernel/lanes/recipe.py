@@ -94,6 +94,7 @@ class LanePlan:
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
     called: ops whose C++ function is called, where those of others are inlined.
     neighbours: loads of pairs' first elements, where lanes lie in whatever order.
+    heads: places of what is streamed in rows that begin within a line: lanes up to it run before.
     """
 
     plan: KernelPlan
@@ -122,6 +123,7 @@ class LanePlan:
     called: tuple[str, ...] = ()
     tile: tuple[int, ...] = ()
     neighbours: tuple[Node, ...] = ()
+    heads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from litz.dataclass import dataclass
 from litz.index import Expr, ceildiv, coefficient, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
-from litz.ir.dtype import DType
+from litz.ir.dtype import I32, I64, DType
 from litz.ir.scans import carried, first_points
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.pieces import pieces
@@ -74,6 +74,8 @@ class TreeBuilder(Placer):
         self.rows: dict[Node, tuple[str, Scope]] = {}
         # The dim whose next iteration a pass fetches, while the loops of that pass are made.
         self.next_row: Expr | None = None
+        # The store whose loop begins with fewer lanes, likewise.
+        self.head: Store | None = None
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, DimRange] = {}
         lane, units = space.lane, space.units
@@ -129,6 +131,7 @@ class TreeBuilder(Placer):
         """Memory for a value of every point of the reduced dims."""
         name = self.name("m")
         size = product(self.padded(v) for v in self.space.reduced)
+        size += self.lanes if self.made.heads else 0  # the last of its vectors may begin late
         self.kernel.arrays.append(tree.Array(name, n.dtype, size))
         return name
 
@@ -251,7 +254,10 @@ class TreeBuilder(Placer):
         if wide is not None:
             return Acc(self.name("a"), r.row, wide, vec and not folded)
         at = position(r) if r.row.positional else None
-        return Acc(self.name("a"), r.row, r.args[0].dtype, vec or folded, folded, position=at)
+        dtype = r.args[0].dtype
+        small = folded and at is not None and (at.hi or 1 << 31) < 1 << 31 and dtype.bytes <= 4
+        places = I32 if small else I64  # as many to a register as there are values
+        return Acc(self.name("a"), r.row, dtype, vec or folded, folded, position=at, places=places)
 
     # --- mean and deviations in one pass over memory ----------------------------------------------
 
@@ -435,7 +441,7 @@ class TreeBuilder(Placer):
         for a in accs:
             a.copies = copies
         exact = self.exact(v, copies)
-        return tree.Lanes(v, stop, body, level.start, copies, exact, ahead=self.next_row)
+        return tree.Lanes(v, stop, body, level.start, copies, exact, None, self.next_row, self.head)
 
     def exact(self, v: Expr, unroll: int = 1) -> bool:
         size = extent(v)
@@ -500,8 +506,9 @@ class TreeBuilder(Placer):
             inner = levels[-1].scope
             inner.body.extend(self.puts(stores, inner))
             self.fetch_in(p)
+            self.head = next((self.stores[i] for i in p.stores if i in self.made.heads), None)
             self.close(levels)
-            self.next_row = None
+            self.next_row = self.head = None
         scope.body.extend(puts)
 
     def stored(self, v: Expr, stores: Sequence[Store], scope: Scope) -> DimRange | None:

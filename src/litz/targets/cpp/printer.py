@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, Var, ceildiv, render
-from litz.ir.body import Load
-from litz.ir.dtype import F64, I64, DType
+from litz.ir.body import Load, Store
+from litz.ir.dtype import F64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.lanes.access import Move
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
@@ -80,8 +81,9 @@ class Printer:
             return
         self.line(f"__builtin_prefetch({at}, {how});")
 
-    def visit_line(self, s: tree.Line, *_: object) -> None:
-        self.line(s.text)
+    def visit_line(self, s: tree.Line, _: Speller, turn: int) -> None:
+        if turn % s.every == 0:
+            self.line(s.text)
 
     def visit_step(self, s: tree.Step, spell: Speller, _: int) -> None:
         for text in step_lines(s, spell):
@@ -135,7 +137,8 @@ class Printer:
             return [(acc.dtype, "0.0", ("", "q"))]
         found: list[tuple[DType, str, tuple[str, ...]]]
         found = [(acc.dtype, neutral(acc.row, acc.dtype), ("",))]
-        return [*found, (I64, "litz::i64(0)", ("i",))] if acc.position is not None else found
+        none = f"{ctype(acc.places)}(0)"
+        return [*found, (acc.places, none, ("i",))] if acc.position is not None else found
 
     def take(self, acc: Acc, more: str, spell: Speller, copy: int = 0) -> None:
         """All parts of an accumulator, changed by what is given.  copy: of those in registers."""
@@ -176,7 +179,9 @@ class Printer:
             rest = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
         if acc.position is not None:
-            self.take(acc, f"{value}, {spell.position(acc.position, acc.vec)}", spell, copy)
+            self.take(
+                acc, f"{value}, {spell.index_value(acc.position, acc.vec, acc.places)}", spell, copy
+            )
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
@@ -295,7 +300,7 @@ class Printer:
         v, stop, n = str(s.var), self.expr(s.stop), s.together
         *first, lanes = s.body
         assert isinstance(lanes, tree.Lanes)
-        fetch = self.fetches(lanes.body, s.var, s.ahead, spell) if s.ahead else []
+        fetch = self.asks(lanes, s.var, s.ahead, spell) if s.ahead else []
         turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
         self.open("")
         self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")
@@ -308,13 +313,17 @@ class Printer:
             self.close()
         self.close()
 
-    def fetches(self, body: list[Stmt], v: Expr, n: int, spell: Speller) -> list[Stmt]:
-        """Ask for what is read here ``n`` iterations over ``v`` later."""
-        nodes = (t.node for t in body if isinstance(t, tree.Let))
+    def asks(self, s: tree.Lanes, v: Expr, n: int, spell: Speller, step: int = LINE) -> list[Stmt]:
+        """Ask for what is read here ``n`` iterations over ``v`` later, each line once.
+
+        step: elements between the turns of a loop.
+        """
+        nodes = (t.node for t in s.body if isinstance(t, tree.Let))
         loads = (x for x in nodes if isinstance(x, Load) and not x.indirect and v in x.vars)
         later = {str(v): f"({v} + {n})"}
-        places = [f"{x.buffer} + ({spell.index(x.index, later)})" for x in loads]
-        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
+        found = ((x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in loads)
+        asked = ((max(1, LINE // (step * size)), at) for size, at in found)
+        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);", turns) for turns, at in asked]
 
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
@@ -415,12 +424,13 @@ class Printer:
         assert isinstance(s.var, Var)
         v, width = s.var.name, self.kernel.lanes
         lo, hi = s.between or ("0", self.expr(s.stop))
-        if s.start is not None:
-            lo = self.expr(s.start)
+        lo = lo if s.start is None else self.expr(s.start)
         whole = replace(spell, lane=s.var)
         if s.ahead is not None:
-            s = replace(s, body=[*self.fetches(s.body, s.ahead, 1, spell), *s.body], ahead=None)
+            s = replace(s, body=[*self.asks(s, s.ahead, 1, whole, width), *s.body], ahead=None)
         step = width * s.unroll
+        if s.head is not None:
+            return self.from_head(s, s.head, lo, hi, whole)
         if s.exact:
             self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")
             self.copies(s, whole)
@@ -444,6 +454,23 @@ class Printer:
             self.block(s.body, replace(whole, count=f"{v}_n"))
             self.close()
         self.close()
+
+    def from_head(self, s: tree.Lanes, head: Store, lo: str, hi: str, spell: Speller) -> None:
+        """The lanes before a line of memory, vectors of whole lines, and as the first the rest."""
+        v, n, at = str(s.var), self.kernel.lanes, f"{head.buffer} + ({spell.index(head.index)})"
+        k = max(n, LINE // head.value.dtype.bytes)
+        self.open("")
+        self.line(f"int64_t {v} = {lo}, {v}_e = litz::least({hi}, {v} + litz::before<{k}>({at}));")
+        self.line(f"const int64_t {v}_w = {v}_e + ({hi} - {v}_e) / {k} * {k};")
+        self.open(f"for (; {v} < {hi}; {v}_e = {hi})")
+        self.open(f"for (int64_t {v}_n; {v} < {v}_e; {v} += {v}_n)")
+        self.line(f"{v}_n = litz::least({v}_e - {v}, {n});")
+        self.block(s.body, replace(spell, count=f"{v}_n"))
+        self.close()
+        self.open(f"for (; {v} < {v}_w; {v} += {n})")
+        self.block(s.body, spell)
+        for _ in range(3):
+            self.close()
 
     def copies(self, s: tree.Lanes, spell: Speller) -> None:
         if s.unroll == 1:

@@ -10,7 +10,7 @@ from dataclasses import field
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Node, Scan, Store
-from litz.ir.dtype import DType
+from litz.ir.dtype import I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.lanes.access import Move
 from litz.kernel.lanes.recipe import Fetch
@@ -31,7 +31,7 @@ class Acc:
     """An accumulator.  ``copies`` independent registers hide the latency of its operation.
 
     vec: holds a value a lane; folded: its lanes are combined into one at the end, because the lane
-    dim is reduced.  position: for a search, the linear position of an iteration.
+    dim is reduced.  position: for a search, an iteration's linear position; places: its type.
     block: the lane dim whose block has a value a lane here, in an array; None: in registers.
     """
 
@@ -42,6 +42,7 @@ class Acc:
     folded: bool = False
     copies: int = 1
     position: Expr | None = None
+    places: DType = I64
     block: Expr | None = None
 
 
@@ -196,6 +197,7 @@ class Lanes(Stmt):
     exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
     between: C++ names of the bounds that an enclosing statement has set.
     ahead: a dim around it, for whose next iteration the memory that is read here is fetched.
+    head: a store past the caches, of whole lines: what is before the first, and the rest, is apart.
     """
 
     var: Expr
@@ -206,6 +208,7 @@ class Lanes(Stmt):
     exact: bool = False
     between: tuple[str, str] | None = None
     ahead: Expr | None = None
+    head: Store | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -292,9 +295,13 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Line(Stmt):
-    """A statement of C++ as it is: a call of one of the header's functions, or what it takes."""
+    """A statement of C++ as it is: a call of one of the header's functions, or what it takes.
+
+    every: of the turns of an unrolled loop it is in each so many.
+    """
 
     text: str
+    every: int = 1
 
 
 @dataclass(slots=True, eq=False)

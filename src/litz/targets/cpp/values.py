@@ -22,7 +22,6 @@ from litz.index import (
 )
 from litz.ir.bits import signed_bits
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
-from litz.ir.body import index as index_node
 from litz.ir.dtype import F32, I32, I64, DType
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
 from litz.kernel.lanes.access import Access, access, first_lanes
@@ -150,7 +149,7 @@ class Speller:
         if isinstance(n, Load):
             return self.load(n, s)
         if isinstance(n, Index):
-            return self.index_value(n, s.vec)
+            return self.index_value(n.expr, s.vec)
         if isinstance(n, Masked):
             a, b, c = (self.vector(r) if s.vec else r.text for r in s.args)
             return f"litz::where({a}, {b}, {c})"
@@ -184,32 +183,26 @@ class Speller:
             return f"{self.called[n.name]}({', '.join(args)})"
         return cpp_text(n.name, args, dtype, n.param)
 
-    def index_value(self, n: Index, vec: bool) -> str:
+    def index_value(self, e: Expr, vec: bool, dtype: DType = I64) -> str:
+        """A whole number of an iteration, or one a lane."""
+        kind = ctype(dtype)
+        start = f"{kind}({self.index(e)})"
         if not vec:
-            return f"litz::i64({self.index(n.expr)})"
-        how = self.access(n.expr, {})
-        start = f"litz::i64({self.index(n.expr)})"
+            return start
+        how = self.access(e, {})
         if how.kind == "same":
-            return f"litz::Vec<litz::i64, {self.lanes}>({start})"
+            return f"litz::Vec<{kind}, {self.lanes}>({start})"
         if how.offsets:
-            start = start if how.first is None else f"litz::i64({self.index(how.first)})"
+            start = start if how.first is None else f"{kind}({self.index(how.first)})"
             return f"litz::places<{self.lanes}>({start}, {self.listed(how.offsets)})"
         if how.kind in ("near", "any"):
-            return f"litz::each<{self.lanes}>({self.per_lane(n.expr, {}, 'litz::i64({})')})"
-        step = f", litz::i64({self.index(how.stride)})" if how.stride is not None else ""
+            return f"litz::each<{self.lanes}>({self.per_lane(e, {}, kind + '({})')})"
+        step = f", {kind}({self.index(how.stride)})" if how.stride is not None else ""
         return f"litz::iota<{self.lanes}>({start}{step})"
 
     @staticmethod
     def listed(offsets: Sequence[int]) -> str:
         return f"litz::Offsets<{', '.join(map(str, offsets))}>()"
-
-    def position(self, e: Expr, vec: bool) -> str:
-        """The linear position of an iteration, for the argument reductions."""
-        node = index_node(e)
-        if isinstance(node, Index):
-            return self.index_value(node, vec)
-        assert isinstance(node, Const)
-        return self.vector(Ref(literal(node), I64)) if vec else literal(node)
 
     def load(self, n: Load, s: Let) -> str:
         data = {str(v): r for (v, _), r in zip(n.indirect, s.args, strict=True)}

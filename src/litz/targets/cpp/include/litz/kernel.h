@@ -8,7 +8,6 @@
 #include <litz/pieces.h>
 #include <litz/random.h>
 #include <litz/rare.h>
-#include <litz/reduce.h>
 #include <litz/special.h>
 #include <litz/trig.h>
 #include <litz/wide.h>

@@ -150,6 +150,21 @@ template <class T, int N> LITZ_FN void store_masked(same<T>* p, Vec<T, N> v, Vec
   }
 }
 
+namespace detail {
+// n < 8 elements of 2 bytes in pieces, by the bits of n; zeros behind them.
+LITZ_FN hw::reg<u16, 8> first_halves(const void* p, i64 n) {
+  const char* at = (const char*)p + 2 * n;
+  u64 most = 0, rest = 0;
+  u32 two;
+  u16 one;
+  if (n & 1) __builtin_memcpy(&one, at -= 2, 2), rest = one;
+  if (n & 2) __builtin_memcpy(&two, at -= 4, 4), rest = rest << 32 | two;
+  if (n & 4) __builtin_memcpy(&most, at - 8, 8);
+  else most = rest, rest = 0;
+  return (hw::reg<u16, 8>)hw::reg<u64, 2>{most, rest};
+}
+}  // namespace detail
+
 // The first n lanes from memory, the others from fill; nothing past p[n - 1] is touched.
 template <int N, class T> LITZ_FN Vec<T, N> load_partial(const T* p, i64 n, same<T> fill) {
 #if LITZ_KMASK
@@ -165,6 +180,15 @@ template <int N, class T> LITZ_FN Vec<T, N> load_partial(const T* p, i64 n, same
   }
 #endif
   using B = detail::bits_of<T>;
+  if constexpr (sizeof(T) == 2 && N >= 8) {
+    if constexpr (N > 8) {
+      return join(load_partial<N / 2>(p, n, fill), load_partial<N / 2>(p + N / 2, n - N / 2, fill));
+    } else {
+      if (n >= N) return load<N>(p);
+      auto v = detail::first_halves(p, n > 0 ? n : 0);
+      return where(first_n<N>(n), bitcast<T>(Vec<u16, N>(v)), Vec<T, N>(fill));
+    }
+  }
   B buffer[N];
   for (int i = 0; i < N; i++) buffer[i] = i < n ? ((const B*)p)[i] : bitcast<B>(fill);
   return load<N>((const T*)buffer);

@@ -298,7 +298,7 @@ template <class T> struct Found {
   i64 at;
 };
 // The best lane of a vector accumulator.
-template <bool Max, class T, int N> LITZ_FN Found<T> fold_arg(Vec<T, N> v, Vec<i64, N> i) {
+template <bool Max, class T, class I, int N> LITZ_FN Found<T> fold_arg(Vec<T, N> v, Vec<I, N> i) {
   Found<T> best{v[0], i[0]};
   for (int j = 1; j < N; j++) take<Max>(best.value, best.at, T(v[j]), i64(i[j]));
   return best;

@@ -7,7 +7,7 @@ namespace litz {
 namespace detail {
 
 template <> struct Core<float> {
-  static constexpr float inf = inf32, nan = nan32, exp_min = -104.0f, exp_max = 89.0f;
+  static constexpr float inf = inf32, nan = nan32, exp_min = -104.0f, exp_max = 89.0f, exp_zero = -176.1f;
   static constexpr float expm1_top = 88.0f, tiny = 0x1p-30f, tanh_one = 10.0f;
   static constexpr float least_normal = 0x1p-126f, lift = 0x1p23f;
   static constexpr i32 sqrt_half_bits = 0x3f3504f3, mantissa = 23, bias = 127;
@@ -25,9 +25,10 @@ template <> struct Core<float> {
   }
   template <class V> static LITZ_FN ExpParts<V> exp(V x) {
     auto e = reduce(x);
-    V q = poly(e.r, 0x1p-1f, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
-               0x1.a273f2p-13f);
-    return {e.at, mad(q * e.r, e.r, e.r)};
+    V rr = e.r * e.r;  // terms in pairs: of chains of all of them processors hold few vectors ready
+    V low = mad(e.r, V(0x1.555556p-3f), V(0x1p-1f)), mid = mad(e.r, V(0x1.110feep-7f), V(0x1.5554e4p-5f));
+    V high = mad(e.r, V(0x1.a273f2p-13f), V(0x1.6d5168p-10f));
+    return {e.at, mad(mad(mad(high, rr, mid), rr, low), rr, e.r)};
   }
   template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
     auto e = reduce(x);

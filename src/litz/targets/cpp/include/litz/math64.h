@@ -6,7 +6,7 @@ namespace litz {
 namespace detail {
 
 template <> struct Core<double> {
-  static constexpr double inf = inf64, nan = nan64, exp_min = -746.0, exp_max = 710.0;
+  static constexpr double inf = inf64, nan = nan64, exp_min = -746.0, exp_max = 710.0, exp_zero = -1418.3;
   static constexpr double expm1_top = 709.0, tiny = 0x1p-60, tanh_one = 22.0;
   static constexpr double least_normal = 0x1p-1022, lift = 0x1p52;
   static constexpr i64 sqrt_half_bits = 0x3fe6a09e667f3bcd, mantissa = 52, bias = 1023;

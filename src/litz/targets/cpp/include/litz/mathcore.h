@@ -23,14 +23,12 @@ template <class V> struct FineExpParts {
 template <class V> struct LogParts {
   V e, f;
 };
-// What is 0 is not computed: x86 takes its time for results that are not normal, and masked scores
-// are -inf.
+// Below exp_zero both powers are 0, and so is the result; nothing there is computed that is not normal,
+// for which x86 takes its time: masked scores are -inf.
 template <class V> LITZ_FN V exp_of(V x) {
   using C = Core<elem<V>>;
-  const V zero(elem<V>(0));
-  const auto gone = x < V(C::exp_min);
-  auto e = C::exp(where(gone, zero, min2(V(C::exp_max), x)));
-  return where(gone, zero, scaled_1p(e.p, e.at));
+  auto e = C::exp(clamp(x, C::exp_zero, C::exp_max));
+  return scaled_1p(e.p, e.at);
 }
 // e^x - 1
 template <class V> LITZ_FN Pair<V> expm1_pair(V x) {

@@ -283,6 +283,10 @@ template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v) {
 #endif
   store(p, v);
 }
+// Elements before the next multiple of the size of N.
+template <int N, class T> LITZ_FN i64 before(const T* p) {
+  return (i64)(-(u64)p % (N * sizeof(T)) / sizeof(T));
+}
 // Orders streaming stores before what follows; once, at the end of a kernel that used them.
 LITZ_FN void stream_fence() {
 #if LITZ_GNU_X86
