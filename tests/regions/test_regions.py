@@ -19,7 +19,7 @@ from litz import dynamo
 from litz.backend import compile_with
 from litz.options import make_options
 from litz.regions import find
-from litz.regions.memory import Fakes
+from litz.regions.memory import Fakes, as_traced
 from litz.regions.place import _Call
 from litz.runtime.torch_private import storage_address
 from litz.stages import Stages
@@ -564,3 +564,34 @@ def test_fake_tensors_are_made_as_pytorch_makes_them(device: str) -> None:
     assert (made.storage_offset(), made.shape, made.stride()) == (3, wanted.shape, wanted.stride())
     assert alone.untyped_storage().nbytes() == x.untyped_storage().nbytes()
     assert not alone.requires_grad and alone.device == x.device
+
+
+def odd_parameters() -> list[torch.Tensor]:
+    """Parameters with traits that AOTAutograd carries over by itself, two of one memory last."""
+    kept, beside = (nn.Parameter(torch.ones(4, 3)) for _ in range(2))
+    kept.grad, beside._is_buffer = torch.zeros(4, 3), True  # type: ignore[attr-defined]
+    inside = nn.Parameter(torch.ones(4, 3)[1:])
+    shared = nn.Parameter(torch.ones(4, 3))
+    return [kept, beside, inside, shared, shared.data]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_parameters_are_made_as_aotautograd_makes_them(wanted: bool) -> None:
+    mode = FakeTensorMode()
+    x = nn.Parameter(torch.ones(3, 4).t(), requires_grad=wanted)
+    odd = odd_parameters()
+    made, *left = as_traced([x, *odd, 1, None], mode)
+    like = mode.from_tensor(x)
+    assert type(made) is FakeTensor and vars(made) == vars(like) and isinstance(made, nn.Parameter)
+    assert str(torch._C._dispatch_keys(made)) == str(torch._C._dispatch_keys(like))
+    assert (made.requires_grad, made.is_leaf, made._is_view()) == (wanted, True, False)
+    assert (made.shape, made.stride(), made.dtype) == (x.shape, x.stride(), x.dtype)
+    assert all(a is b for a, b in zip(left, [*odd, 1, None], strict=True))
+
+
+def test_parameters_beside_a_subclass() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    given = [nn.Parameter(torch.ones(2)), torch.ones(2).as_subclass(Own)]
+    assert all(a is b for a, b in zip(as_traced(given, FakeTensorMode()), given, strict=True))

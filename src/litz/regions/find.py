@@ -224,8 +224,9 @@ def _search(row: _Row, start: int, stop: int, found: list[Repeat], reasons: list
         runs(row.kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
     )
     for first, end, period in stretches[:4]:
-        # Each part has a call of its own in the trace: of small ones, several are a part.
-        period *= max(1, isqrt(end - first) // period)
+        # A part costs beside its calls: of small ones several are a part, yet as few as do, for a
+        # part is traced, and several stay.
+        period *= max(1, min(isqrt(end - first), FEWEST) // period)
         made = _best(row, first, end, period, reasons)
         if made is not None:
             at, repeat = made

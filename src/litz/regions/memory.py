@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import is_tensor
 
 from litz.runtime.fake import FakeTensor, FakeTensorMode
-from litz.runtime.torch_private import address, another_fake
+from litz.runtime.torch_private import NOTED, address, another_fake
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+"""What a tensor is made of again: sizes, strides, type and device."""
 
 
 class Maker(Protocol):
@@ -78,11 +84,7 @@ class Fakes:
         mode, device = self.mode or x.fake_mode, x.device
         size, stride, offset, dtype = x.shape, x.stride(), x.storage_offset(), x.dtype
         nbytes = x.untyped_storage().nbytes()
-        if (state := self.states.get((mode, device))) is None:
-            empty = torch.empty(0, dtype=dtype, device="meta")
-            state = dict(vars(FakeTensor(mode, empty, device)))
-            self.states[mode, device] = state
-
+        state = self._state(mode, device)
         view = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         alone = not offset and view.untyped_storage().nbytes() == nbytes
 
@@ -100,3 +102,44 @@ class Fakes:
 
         self.makers[id(x)] = x, make
         return make
+
+    def empty(self, mode: FakeTensorMode, of: Layout) -> FakeTensor:
+        """A tensor that lies so, in memory of its own."""
+        size, stride, dtype, device = of
+        memory = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return another_fake(FakeTensor, memory, device, self._state(mode, device))
+
+    def _state(self, mode: FakeTensorMode, device: torch.device) -> dict[str, Any]:
+        if (state := self.states.get((mode, device))) is None:
+            empty = torch.empty(0, device="meta")
+            state = self.states[mode, device] = dict(vars(FakeTensor(mode, empty, device)))
+        return state
+
+
+def as_traced(given: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
+    """A program's inputs, parameters as AOTAutograd would make them before it traces, in a tenth of
+    its time.  Others, and those with a trait that it may carry over, are left to it.
+
+    mode: of its trace.  Sizes are not open.
+    """
+    plain = all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in given if is_tensor(x))
+    if not plain or any(x.layout is not torch.strided for x in given if is_tensor(x)):
+        return [*given]
+    owners = Counter(address(x) for x in given if is_tensor(x))
+    fakes = Fakes()
+
+    def made(x: Any) -> Any:
+        if type(x) is not torch.nn.Parameter or vars(x).keys() - NOTED or owners[address(x)] > 1:
+            return x
+        odd = x._is_view() or x.is_conj() or x.is_neg() or x.is_inference() or x.is_quantized
+        if odd or not x.is_leaf or x.grad is not None or x.storage_offset():
+            return x
+        if x.requires_grad and getattr(x, "grad_dtype", x.dtype) != x.dtype:
+            return x
+        fake: Any = fakes.empty(mode, (tuple(x.shape), x.stride(), x.dtype, x.device))
+        if fake.untyped_storage().nbytes() != x.untyped_storage().nbytes():
+            return x
+        fake._is_param = True
+        return fake.requires_grad_(x.requires_grad)
+
+    return [*map(made, given)]

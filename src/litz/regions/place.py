@@ -20,9 +20,9 @@ from torch.fx.node import map_arg
 from litz.dataclass import dataclass
 from litz.graph.calls import copied
 from litz.regions.find import NotEqual, Repeat, value
-from litz.regions.memory import Fakes, Memory
-from litz.regions.trace import Layout, Recorded, Tracer, layout, record
-from litz.runtime.fake import unset_fake_temporarily
+from litz.regions.memory import Fakes, Layout, Memory
+from litz.regions.trace import Recorded, Tracer, layout, record
+from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import register_fake, tracing_mode
 
 Tangents = tuple[Layout | None, ...]
@@ -42,10 +42,12 @@ OPERATOR = torch.ops.litz.region.default
 
 
 def _fake(given: Sequence[torch.Tensor], which: Sequence[int], results: str) -> list[torch.Tensor]:
-    return [
-        torch.empty_strided(size, stride, dtype=getattr(torch, dtype), device=device)
-        for size, stride, dtype, device in json.loads(results)
-    ]
+    mode, fakes = cast(FakeTensor, given[0]).fake_mode, Fakes()
+    with unset_fake_temporarily():  # hundreds of gradients: the mode would look at each call
+        return [
+            fakes.empty(mode, (size, stride, getattr(torch, dtype), torch.device(device)))
+            for size, stride, dtype, device in json.loads(results)
+        ]
 
 
 register_fake("litz::region", _fake, _LIBRARY)
@@ -293,7 +295,9 @@ def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) 
             pick.replace_all_uses_with(new)
             graph.erase_node(pick)
         graph.erase_node(n)
-    if forward and not joint:  # PyTorch's partitioner begins with that
+    calls = (n for n in graph.nodes if n.op not in ("placeholder", "output"))
+    # PyTorch's partitioner begins with that, which looks at each call for long.
+    if forward and not joint and not all(n.users for n in calls):
         graph.eliminate_dead_code()
 
 

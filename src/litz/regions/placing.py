@@ -11,6 +11,7 @@ from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
 from litz.regions.trace import Tracer
 from litz.runtime.min_cut import Split
+from litz.runtime.torch_private import tracing_mode
 
 if TYPE_CHECKING:
     from litz.regions.place import Region
@@ -34,8 +35,13 @@ class Placing:
 
     def shown(self, given: Sequence[Any]) -> Sequence[Any]:
         """What AOTAutograd is given as inputs: None for those that it need not see."""
+        mode = tracing_mode()
+        if not self.regions or mode is None:
+            return given
+        from litz.regions.memory import as_traced
+
         hidden = set(self.hidden)
-        return [None if i in hidden else x for i, x in enumerate(given)] if hidden else given
+        return as_traced([None if i in hidden else x for i, x in enumerate(given)], mode)
 
     def whole(self, graph: Graph) -> None:
         self.begun = True

@@ -14,12 +14,12 @@ from torch.fx.traceback import preserve_node_meta
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
+from litz.regions.memory import Layout
 from litz.runtime.torch_private import keep_lines, noted_lines, tracing_mode
 
 DETACH: Final = torch.ops.aten.detach.default
 ALIAS: Final = torch.ops.aten.alias.default
 Tracer = Callable[[torch.nn.Module, Sequence[torch.Tensor]], GraphModule]
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
 
 @dataclass(frozen=True)

@@ -401,4 +401,6 @@ def node_of(s: Step) -> ProgramNode:
     """A step as a node of the program."""
     if not isinstance(s, Group):
         return s
-    return Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)
+    made = Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)
+    noted_reads(made, s.read_buffers())
+    return made

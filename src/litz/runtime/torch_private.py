@@ -152,6 +152,10 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return address(a) == address(b)
 
 
+NOTED = {"_dynamo_static_input_type"}
+"""What Dynamo notes on parameters, and AOTAutograd carries over to none of its fake tensors."""
+
+
 def another_fake(
     like: type[_Fake], memory: torch.Tensor, device: torch.device, state: Mapping[str, Any]
 ) -> _Fake:
