@@ -334,9 +334,12 @@ def max_pool_backward(
     """
     w = windows(rank, **where)
     many = math.prod(-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True))
-    across = ctx.result.strides[-1] is not ONE and not ctx.b.settings.on_gpu(ctx.result.device)
-    if not across or many > MAX_SHARED or any(n != 1 for n in w.dilation):
-        return adaptive_max_pool_backward(ctx, rank, grad, indices=indices)
+    gpu = ctx.b.settings.on_gpu(ctx.result.device)
+    across = ctx.result.strides[-1] is not ONE and not gpu
+    dense = all(n == 1 for n in w.dilation)
+    if not across or many > MAX_SHARED or not dense:
+        apart = many == 1 and dense and not gpu
+        return _to_maxima(ctx, rank, grad, indices, "set" if apart else "add")
     grad, indices = shared(ctx, grad), shared(ctx, indices)
     own, zero = axes(ctx.shape), body.const(grad.dtype.opmath, 0)
     size = body.index(product(ctx.shape[-rank:]))
@@ -361,8 +364,18 @@ def adaptive_max_pool_backward(
 
     A plane is one run of positions with equal steps, so that the position is the index itself.
     """
-    out = start(ctx, ctx.full(0), "add")
-    store_by_position(ctx, planes(out, rank), grad, indices, ctx.b.opmath(grad.node), "add")
+    return _to_maxima(ctx, rank, grad, indices, "add")
+
+
+def _to_maxima(
+    ctx: Call, rank: int, grad: TensorValue, indices: TensorValue, mode: StoreMode
+) -> TensorValue:
+    """mode: ``set`` where no two windows share an element, which needs no wider sum then."""
+    out = start(ctx, ctx.full(0), mode)
+    value = ctx.b.opmath(grad.node)
+    if mode == "set":  # a zero without a sign, as the sum is
+        value = value + body.const(grad.dtype.opmath, 0)
+    store_by_position(ctx, planes(out, rank), grad, indices, value, mode)
     return finish(ctx, out)
 
 

@@ -10,6 +10,12 @@ namespace detail {
 // Lanes 0, 2, .. of a, then lanes 1, 3, .. of b.
 template <class R, int... I> LITZ_FN R evens(R a, R b, hw::seq<I...>) {
   constexpr int n = sizeof...(I);
+#if LITZ_GNU_X86 && defined(__AVX2__)
+  // A shuffle within halves, whose quarters are then put in order: GCC finds a shuffle of each register.
+  if constexpr (sizeof(R) == 32 && n == 8)
+    return (R)__builtin_ia32_permdi256(
+        (hw::reg<long long, 4>)__builtin_ia32_shufps256((hw::reg<float, 8>)a, (hw::reg<float, 8>)b, 0xd8), 0xd8);
+#endif
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, (2 * I + (2 * I >= n))...);
 #else
