@@ -18,6 +18,10 @@ from litz.kernel.plan import Dim, KernelPlan
 
 TURNS = 8
 LOOKUPS = 64  # loads of a thread in all turns: their lines are spelled for each
+WORTH = 2 * SHARED  # cost of what rows share, from which turns are worth it
+# Of places in a volume few share a line: a cache that has one row for all programs serves more of
+# them than several rows at a time would.
+COORDINATES = 2
 
 
 def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
@@ -56,6 +60,8 @@ def _rows(plan: KernelPlan) -> Expr | None:
     if any(s.mode != "set" or s.indirect for s in plan.stores) or any(map(is_draw, nodes)):
         return None
     looked = [n for n in nodes if isinstance(n, Load) and n.indirect]
+    if any(len(n.indirect) > COORDINATES for n in looked):
+        return None
     along = [n for n in nodes if plan.lane in n.vars]
 
     def shared(v: Expr) -> int:
@@ -64,4 +70,4 @@ def _rows(plan: KernelPlan) -> Expr | None:
         return sum(op(n.name).cost for n in along if isinstance(n, Op) and v not in n.vars)
 
     best = max(dims[:-1], key=shared)
-    return best if any(plan.lane in n.vars for n in looked) and shared(best) >= SHARED else None
+    return best if any(plan.lane in n.vars for n in looked) and shared(best) >= WORTH else None
