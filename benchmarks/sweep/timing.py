@@ -211,6 +211,9 @@ def on_device(sides: dict[str, Call], clock: EventClock, seconds: float) -> tupl
             runs[name] = Replay(call)
     except Exception:
         clock.synchronize()
+        # A capture that failed leaves the generator in it: who draws next would be refused.
+        own = torch.cuda.default_generators[torch.cuda.current_device()]
+        own.graphsafe_set_state(own.clone_state())
         runs = sides
     start = time.perf_counter()
     for call in runs.values():

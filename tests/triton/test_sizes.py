@@ -98,8 +98,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Spec, ...], dict[str, int], 
     "long_columns": (softmax_down, (data(4096, 2048),), {"x": 64, "r": 32}, 8),
     "many_columns": (many_columns, (data(512, 1 << 16),), {"x": 64, "r": 32}, 8),
     "windows": (windows, (data(4, 32, 362, 362),), {"x": 128}, 4),
-    "sampled": (sampled, IMAGES, {"x": 512}, 4),
-    "cubic": (partial(sampled, mode="bicubic"), IMAGES, {"x": 256}, 4),
+    "sampled": (sampled, IMAGES, {"x": 128}, 4),
+    "cubic": (partial(sampled, mode="bicubic"), IMAGES, {"x": 128}, 4),
 }
 
 

@@ -80,10 +80,13 @@ class _Image:
         self.lead = axes(ctx.shape)[:2]
         self.within = [padded and size.hi is not None and size.hi <= WHOLE for size in self.sizes]
 
-    def at(self, positions: Sequence[Node], shifts: Sequence[int] = ()) -> tuple[Node, Node]:
+    def at(
+        self, positions: Sequence[Node], shifts: Sequence[int] = (), dropped: bool = False
+    ) -> tuple[Node, Node]:
         """(whether whole positions lie inside, the element or 0).
 
-        shifts: by what positions have been moved since they were padded.
+        shifts: by what positions have been moved since they were padded.  dropped: whoever asks
+        drops what lies outside.
         """
         index, within = list(positions), []
         for j, (p, size) in enumerate(zip(positions, self.sizes, strict=True)):
@@ -94,7 +97,7 @@ class _Image:
         value = load_at(self.ctx, self.x, (*self.lead, *map(self.place, index)))
         inside = reduce(and_, within, body.const(d.BOOL, True))
         if self.x.device != "cpu":  # where each thread waits for no other's memory
-            return inside, where(inside, value, 0)
+            return inside, value if dropped else where(inside, value, 0)
         # Masked, as whole vectors often lie outside.
         return inside, body.masked(inside, value, k(value, 0))
 
@@ -115,7 +118,7 @@ def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
     terms = []
     for corner in itertools.product((0, 1), repeat=len(at)):
         shifted = [f + c if c else f for c, f in zip(corner, floors, strict=True)]
-        inside, value = image.at(shifted, corner)
+        inside, value = image.at(shifted, corner, dropped=not everywhere)
         # As in eager mode, from the last dimension on.
         parts = [w if c else 1 - w for c, w in zip(corner, near, strict=True)][::-1]
         term = value * reduce(mul, parts)

@@ -3,7 +3,8 @@
 Every axis is a flat range over some of the plan's dims, the last of which runs fastest.  ``x`` is
 the fastest axis of memory.  ``y`` is a second one that blocks span: of a transposing tile, of
 several results of each column, or of rows that share what they compute.  ``z`` holds what is left,
-one point a program; ``r`` is reduced.  A block has the axes y, x, r in this order.
+one point a program; ``r`` is reduced.  A block has the axes y, x, r in this order.  ``t`` is what a
+program goes through in turns (see ``litz.kernel.blocks.turns``).
 """
 
 from __future__ import annotations

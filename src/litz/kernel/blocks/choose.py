@@ -30,6 +30,7 @@ from litz.kernel.blocks.sizes import (
     unlooped,
     widened,
 )
+from litz.kernel.blocks.turns import in_turns
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
 from litz.kernel.passes import choose_passes, pairs, reductions
@@ -115,7 +116,7 @@ def is_serial(plan: KernelPlan) -> bool:
 
 
 def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> BlockPlan:
-    axes = choose_axes(plan)
+    plan, axes = (plan, choose_axes(plan)) if style.block_pointers else in_turns(plan)
     persistent = is_persistent(plan, axes) if held is None else held
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)

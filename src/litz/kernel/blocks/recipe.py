@@ -97,7 +97,7 @@ class Axes:
     @property
     def blocked(self) -> tuple[Axis, ...]:
         """The axes of a block, in the order of its shape."""
-        wide = tuple(a for a in self.parallel if a.name != "z")
+        wide = tuple(a for a in self.parallel if a.name not in ("z", "t"))
         return (*wide, self.reduced) if self.reduced is not None else wide
 
     def even(self, configs: Sequence[Config]) -> frozenset[str]:
@@ -200,7 +200,13 @@ class BlockPlan:
         parallel, reduced = self.axes.parallel, self.axes.reduced
         if self.form == "crossed":
             return parallel[:-1]
+        parallel = tuple(a for a in parallel if a.name != "t")
         return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
+
+    @property
+    def turns(self) -> Axis | None:
+        """The axis whose points a program goes through one after the other."""
+        return next((a for a in self.axes.parallel if a.name == "t"), None)
 
     def reach(self, axis: Axis) -> Expr:
         """The elements of an axis that the grid's blocks are for."""

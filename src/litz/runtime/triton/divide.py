@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from litz.runtime.triton.mathlib import _fmod, copysign, flush_inverse, fma, trunc
+from litz.runtime.triton.mathlib import INTERPRETED, _fmod, copysign, flush_inverse, fma, trunc
 
 
 @triton.jit
@@ -17,10 +17,53 @@ def some(cond):
 
 @triton.jit
 def div(a, b):
-    if a.dtype == tl.float32:
-        return tl.div_rn(a, b)
-    else:
+    if a.dtype != tl.float32:
         return a / b
+    elif _is_shared(a.type, b.type):
+        return _by_inverse(a, b)
+    else:
+        return tl.div_rn(a, b)
+
+
+@triton.constexpr_function
+def _is_shared(of, by):
+    """Whether several numbers in a block have one divisor."""
+    if INTERPRETED or not (of.is_block() and by.is_block()):
+        return False
+    return of.numel >= 4 * by.numel
+
+
+@triton.constexpr_function
+def _by_inverse_text():
+    """Four quotients q = a / b, by the inverse r of b: what is left of a by the first, a times r,
+    is exact, and so the second is the nearest (Markstein, 1990).
+
+    That holds where nothing is subnormal or too large on the way, and of a positive b that is not
+    far from 1 (else r is nan): otherwise a quotient is nan, or an ``a`` but zero below 2^-100.
+    """
+    lines = [".reg .pred odd;", ".reg .f32 e, m, s;", ".reg .b32 u, low;"]
+    for k in range(4):
+        q, a, b, r = (f"${k + 4 * i}" for i in range(4))
+        lines += [f"mul.rn.f32 {q}, {a}, {r};", f"neg.f32 m, {a};"]
+        lines += [f"fma.rn.f32 e, {q}, {b}, m;", f"neg.f32 m, {r};"]
+        lines += [f"fma.rn.f32 {q}, e, m, {q};"]
+        lines += [f"mov.b32 u, {a};", "shl.b32 u, u, 1;", "sub.u32 u, u, 1;"]
+        lines += ["min.u32 low, low, u;" if k else "mov.b32 low, u;"]
+        lines += [f"add.f32 s, s, {q};" if k else f"mov.f32 s, {q};"]
+    lines += ["setp.lt.u32 odd, low, 0x1affffff;", "setp.nan.or.f32 odd, s, s, odd;"]
+    rare = [f"div.rn.f32 ${k}, ${k + 4}, ${k + 8};" for k in range(4)]
+    # A condition on each would be a choice behind it: all would be divided.
+    return " ".join(["{", *lines, "@!odd bra divided;", *rare, "divided:", "}"])
+
+
+@triton.jit
+def _by_inverse(a, b):
+    inverse = tl.inline_asm_elementwise("rcp.rn.f32 $0, $1;", "=f,f", [b], tl.float32, True, 1)
+    near = (b >= 8.673617379884035e-19) & (b <= 1048576.0)
+    inverse = tl.where(near, inverse, float("nan"))
+    text: tl.constexpr = _by_inverse_text()
+    to: tl.constexpr = "=&f,=&f,=&f,=&f,f,f,f,f,f,f,f,f,f,f,f,f"
+    return tl.inline_asm_elementwise(text, to, [a, b, inverse], tl.float32, True, 4)
 
 
 @triton.jit

@@ -386,7 +386,8 @@ class Printer(ABC):
             return f"tl.cast({node.buffer}, {TRITON_TYPES[node.dtype.name]})"
         self.wait(node.buffer)
         names = {str(v): a for (v, _), a in zip(node.indirect, args, strict=True)}
-        index = self.aligned(node.index) or self.index(node.index, names)
+        base, rest = self.start(v, node, names)
+        index = self.aligned(rest) or self.index(rest, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
         conds = [self.value(c) for c in v.conds]
         # A condition says that the element is there for points inside of its own axes alone.
@@ -399,7 +400,7 @@ class Printer(ABC):
         tail = f", {mask}, other=0" if mask else ""
         if "r" in own:
             tail += self.eviction()
-        at = self.pointer(node.buffer, index)
+        at = self.pointer(base, index)
         if v.conds or node not in self.pairs[0]:
             return f"tl.load({at}{tail})"
         first, second = self.fresh(), self.fresh()
@@ -408,6 +409,10 @@ class Printer(ABC):
         home.known[self.values(self.pairs[0][node])] = second
         self.lines |= {first: len(self.lines), second: len(self.lines) + 1}
         return first
+
+    def start(self, v: Value, node: Load, names: Mapping[str, str]) -> tuple[str, Expr]:
+        """What a load counts from, and its index from there."""
+        return node.buffer, node.index
 
     def row_of(self, node: Load) -> Expr | None:
         """The part of an index that several places in a row share, where neighbours are no access.
@@ -489,7 +494,7 @@ class Printer(ABC):
 
     def axes_written(self, s: Store) -> list[str]:
         """The axes of a block that a store runs over."""
-        axes = [a.name for a in self.axes.parallel if a.name != "z"]
+        axes = [a.name for a in self.axes.parallel if a.name not in ("z", "t")]
         return [*axes, "r"] if loops_of(s, self.plan.reduced) else axes
 
     def put_text(self, s: Store, at: str, value: str, mask: str) -> str:

@@ -19,6 +19,7 @@ from litz.targets.triton.printer import Printer
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.signature import int_type
 from litz.targets.triton.source import Launch, TritonKernel
+from litz.targets.triton.turns import TurnPrinter
 
 NAME = "LITZ_KERNEL_NAME"
 """Stands for a kernel's name until its text is known, by which it is named."""
@@ -131,6 +132,8 @@ def _printer(made: BlockPlan, name: str, style: Style) -> Printer:
         return CrossedPrinter(made, name)
     if made.form in ("nest", "serial"):
         return NestPrinter(made, name)
+    if made.turns is not None:
+        return TurnPrinter(made, name)
     return (RectanglePrinter if style.block_pointers else PassPrinter)(made, name)
 
 
