@@ -64,13 +64,13 @@ def source(channels: int, mode: str = "bilinear", **how: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("channels", "mode", "turns"),
-    [(32, "bilinear", 8), (3, "bilinear", 3), (10, "bilinear", 5), (32, "bicubic", 4)],
+    ("channels", "mode", "turns", "at_once"),
+    [(32, "bilinear", 8, 4), (3, "bilinear", 3, 4), (10, "bilinear", 5, 4), (32, "bicubic", 4, 1)],
 )
-def test_turns(channels: int, mode: str, turns: int) -> None:
+def test_turns(channels: int, mode: str, turns: int, at_once: int) -> None:
     """As many as divide the rows, and no more loads than a kernel should spell."""
     text = source(channels, mode)
-    before, loop = text.split(f"for tindex in tl.static_range({turns}):")
+    before, loop = text.split(f"for tindex in tl.range(0, {turns}, loop_unroll_factor={at_once}):")
     assert "litz.cast" in before and "litz.cast" not in loop
 
 
@@ -79,10 +79,3 @@ def test_none(channels: int, mode: str) -> None:
     """One row has nothing to share, a number of them that nothing divides is done one by one, and
     of the nearest elements there is little to share."""
     assert "tindex" not in source(channels, mode)
-
-
-def test_volumes() -> None:
-    """One row at a time is in the cache."""
-    specs = data(2, 16, 32, 64, 64), data(2, 32, 64, 64, 3)
-    (made,) = trace(sampled, *specs)
-    assert "tindex" not in made.jobs[0].source

@@ -134,6 +134,7 @@ class BlockPlan:
     whole; the last one runs lines of its own.
     ahead: a turn of the loop over axis x loads what the next one needs.
     pairs: accesses of two neighbours are one (see ``litz.kernel.blocks.places``).
+    at_once: turns of the loop over axis t that are under way at once.
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
     run: elements of a scanned column that a thread has one after the other: blocks hold columns in
@@ -170,6 +171,7 @@ class BlockPlan:
     inside: bool = False
     pairs: bool = False
     ahead: bool = False
+    at_once: int = 1
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     words: tuple[str, int] | None = None

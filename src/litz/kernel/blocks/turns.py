@@ -17,11 +17,9 @@ from litz.kernel.nodes import extent, int_value, is_draw, roots
 from litz.kernel.plan import Dim, KernelPlan
 
 TURNS = 8
-LOOKUPS = 64  # loads of a thread in all turns: their lines are spelled for each
+LOOKUPS = 64  # of a thread in all turns
+AT_ONCE = 16  # of a thread under way: where places are far apart, caches serve few rows at a time
 WORTH = 2 * SHARED  # cost of what rows share, from which turns are worth it
-# Of places in a volume few share a line: a cache that has one row for all programs serves more of
-# them than several rows at a time would.
-COORDINATES = 2
 
 
 def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
@@ -30,8 +28,7 @@ def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
     if rows is None:
         return plan, axes
     count = int_value(extent(rows))
-    looked = sum(1 for n in loads(roots(plan.stores)) if n.indirect)
-    most = max(2, min(TURNS, LOOKUPS // looked))
+    most = max(2, min(TURNS, LOOKUPS // _looked(plan)))
     turns = next(n for n in range(min(most, count), 0, -1) if count % n == 0)
     if turns == 1:
         return plan, axes
@@ -51,6 +48,15 @@ def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
     return parted, Axes((*outer, Axis("t", (turn,)), x), None)
 
 
+def at_once(plan: KernelPlan) -> int:
+    """Turns whose loads are under way at once."""
+    return max(1, AT_ONCE // max(1, _looked(plan)))
+
+
+def _looked(plan: KernelPlan) -> int:
+    return sum(1 for n in loads(roots(plan.stores)) if n.indirect)
+
+
 def _rows(plan: KernelPlan) -> Expr | None:
     """The dim that what is looked up depends on least: all places are the same along it."""
     dims = plan.parallel
@@ -60,8 +66,6 @@ def _rows(plan: KernelPlan) -> Expr | None:
     if any(s.mode != "set" or s.indirect for s in plan.stores) or any(map(is_draw, nodes)):
         return None
     looked = [n for n in nodes if isinstance(n, Load) and n.indirect]
-    if any(len(n.indirect) > COORDINATES for n in looked):
-        return None
     along = [n for n in nodes if plan.lane in n.vars]
 
     def shared(v: Expr) -> int:

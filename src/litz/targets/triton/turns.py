@@ -12,10 +12,7 @@ from litz.targets.triton.passes import PassPrinter
 
 
 class TurnPrinter(PassPrinter):
-    """Prints a plan as a loop over axis t; a value that no turn changes comes before it.
-
-    The loop is spelled out where it is built, so that all turns' loads are under way at once.
-    """
+    """Prints a plan as a loop over axis t; a value that no turn changes comes before it."""
 
     def body(self) -> None:
         turns = self.made.turns
@@ -23,7 +20,8 @@ class TurnPrinter(PassPrinter):
         self.loop = self.scope = Scope(2, self.top)
         self.decode(self.scope, turns)
         self.stores(self.plan.stores)
-        self.top.emit(f"for tindex in tl.static_range({self.index(turns.size)}):")
+        count = f"{self.index(turns.size)}, loop_unroll_factor={self.made.at_once}"
+        self.top.emit(f"for tindex in tl.range(0, {count}):")
         self.top.lines += self.scope.lines
 
     def home(self, v: Value) -> Scope:
