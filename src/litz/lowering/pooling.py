@@ -334,20 +334,17 @@ def max_pool_backward(
     """
     w = windows(rank, **where)
     many = math.prod(-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True))
-    gpu = ctx.b.settings.on_gpu(ctx.result.device)
-    across = ctx.result.strides[-1] is not ONE and not gpu
-    dense = all(n == 1 for n in w.dilation)
-    if not across or many > MAX_SHARED or not dense:
-        apart = many == 1 and dense and not gpu
-        return _to_maxima(ctx, rank, grad, indices, "set" if apart else "add")
+    asked = not ctx.b.settings.on_gpu(ctx.result.device) and all(n == 1 for n in w.dilation)
+    if not asked or ctx.result.strides[-1] is ONE or many > MAX_SHARED:
+        how: StoreMode = "set" if asked and many == 1 else "add"
+        return adaptive_max_pool_backward(ctx, rank, grad, indices=indices, mode=how)
     grad, indices = shared(ctx, grad), shared(ctx, indices)
-    own, zero = axes(ctx.shape), body.const(grad.dtype.opmath, 0)
-    size = body.index(product(ctx.shape[-rank:]))
-    here = body.index(linear(own[-rank:], contiguous_strides(ctx.shape[-rank:])))
+    own, plane, zero = axes(ctx.shape), ctx.shape[-rank:], body.const(grad.dtype.opmath, 0)
     node: Node = zero
+    here = body.index(linear(own[-rank:], contiguous_strides(plane)))
     for outer, cond in covers(w, own[-rank:], grad.shape[-rank:]):
         at = [*own[:-rank], *outer]
-        place = op("check_index", indices.at(at), size)
+        place = op("check_index", indices.at(at), body.index(product(plane)))
         value = op("where", op("eq", place, here), ctx.b.opmath(grad.at(at)), zero)
         node = node + body.masked(holds(cond), value, zero)
     return one(ctx, node)
@@ -358,23 +355,16 @@ def max_pool_backward(
     (aten.adaptive_max_pool3d_backward.default, 3),
 )
 def adaptive_max_pool_backward(
-    ctx: Call, rank: int, grad: TensorValue, *, indices: TensorValue
+    ctx: Call, rank: int, grad: TensorValue, *, indices: TensorValue, mode: StoreMode = "add"
 ) -> TensorValue:
     """Every gradient goes to its window's maximum, in eager's order.
 
     A plane is one run of positions with equal steps, so that the position is the index itself.
+    mode: ``set`` where no two windows share an element, which needs no wider sum then.
     """
-    return _to_maxima(ctx, rank, grad, indices, "add")
-
-
-def _to_maxima(
-    ctx: Call, rank: int, grad: TensorValue, indices: TensorValue, mode: StoreMode
-) -> TensorValue:
-    """mode: ``set`` where no two windows share an element, which needs no wider sum then."""
-    out = start(ctx, ctx.full(0), mode)
-    value = ctx.b.opmath(grad.node)
-    if mode == "set":  # a zero without a sign, as the sum is
-        value = value + body.const(grad.dtype.opmath, 0)
+    out, value = start(ctx, ctx.full(0), mode), ctx.b.opmath(grad.node)
+    # Without a sign where it is zero, as the sum is.
+    value = value + body.const(value.dtype, 0) if mode == "set" else value
     store_by_position(ctx, planes(out, rank), grad, indices, value, mode)
     return finish(ctx, out)
 
