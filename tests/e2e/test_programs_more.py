@@ -326,6 +326,22 @@ def test_what_is_traced_wrongly_runs_in_eager_mode(fn: Callable[[Tensor], Tensor
     torch.testing.assert_close(compiled(COMPLEX), fn(COMPLEX))
 
 
+def test_gradients_that_pytorch_cannot_trace_are_eager_modes() -> None:
+    """Of antialiased bicubic images of open sizes: its metadata of them takes numbers alone."""
+
+    def fn(image: Tensor, like: Tensor) -> Tensor:
+        return F.interpolate(image, like.shape[-2:], mode="bicubic", antialias=True) + like
+
+    compiled = torch.compile(fn, backend="litz", fullgraph=True, dynamic=True)
+    image = torch.randn(1, 2, 4, 4, requires_grad=True)
+    for like in (torch.randn(1, 2, 7, 6), torch.randn(1, 2, 3, 9)):
+        found, expected = compiled(image, like), fn(image, like)
+        torch.testing.assert_close(found, expected)
+        weight = torch.randn_like(found)
+        grads = [torch.autograd.grad(out, image, weight) for out in (found, expected)]
+        torch.testing.assert_close(*grads)
+
+
 def test_forward_mode_keeps_its_tangents() -> None:
     def fn(x: Tensor) -> Tensor:
         return x.sin() * x

@@ -60,6 +60,8 @@ def mistraced(gm: GraphModule) -> str:
             return "PyTorch's trace of multilabel_margin_loss has other values than it"
         if n.target in RESIZED and _is_integer(n) and (_type(n) is not torch.uint8 or _mixes(n)):
             return "PyTorch's trace of an interpolation of integers has other values than it"
+        if n.target in RESIZED and _loses_gradient(n):
+            return "PyTorch does not trace gradients of antialiased bicubic images of open sizes"
         if n.target in CLASSES and _type(n.args[0]) is not torch.int64:
             return "PyTorch's trace of one_hot takes classes of other types than it"
         name = name_of(n)
@@ -101,6 +103,18 @@ def _of_floats(n: Node) -> bool:
         return True
     wide_alone = name_of(n) == "multi_margin_loss" and value.device.type == "cpu"
     return value.dtype.is_floating_point and not (wide_alone and value.itemsize < 4)
+
+
+def _loses_gradient(n: Node) -> bool:
+    """Whether an image's gradient is that of an operator whose metadata takes numbers alone."""
+    if argument(n, 3, "mode", "nearest") != "bicubic" or not n.kwargs.get("antialias"):
+        return False
+    result = n.meta.get("example_value")
+    images = (argument(n, 0, "input"), n)
+    values = [i.meta.get("example_value") for i in images if isinstance(i, Node)]
+    sizes = [s for v in values if isinstance(v, torch.Tensor) for s in v.shape]
+    wanted = isinstance(result, torch.Tensor) and result.requires_grad
+    return wanted and not all(isinstance(s, int) for s in sizes)
 
 
 def _is_integer(n: Node) -> bool:
