@@ -99,3 +99,15 @@ def test_views_of_equal_layers_are_looked_at_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_Walk, "view_key", noted)
     made(encoder(), torch.randn(2, 5, 16), False)
     assert sum(asked) > len(asked) / 3
+
+
+def test_rows_that_are_one_row_again_and_again() -> None:
+    """The largest of a row depends on no row, but is stored for each."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1).square().mean()
+
+    x = torch.randn(1, 2048).expand(2048, 2048).requires_grad_()
+    found = torch.autograd.grad(torch.compile(loss, backend="litz")(x), x)
+    wide = x.detach().double().requires_grad_()
+    torch.testing.assert_close(found, torch.autograd.grad(loss(wide), wide), check_dtype=False)

@@ -489,8 +489,9 @@ class Rewriter:
         if args == n.args and not isinstance(n, Reduce):
             return n
         if isinstance(n, Op):
-            renames = self.indices is None and self.replace is None
-            return _same_op(n, args) if renames else op(n.name, *args, to=n.param)
+            pairs = zip(args, n.args, strict=True)
+            alike = all(a.vars == b.vars and a.dtype is b.dtype for a, b in pairs)
+            return _same_op(n, args) if alike else op(n.name, *args, to=n.param)
         if isinstance(n, Masked):
             return masked(*args)
         assert isinstance(n, Reduce)

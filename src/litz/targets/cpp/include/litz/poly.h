@@ -70,17 +70,25 @@ template <class V> LITZ_FN Pair<V> powers(V t) {
   auto half = (ibits(t) << (mantissa - 1)) & ibits(V(T(inf64)));
   return {bitcast<T>(half), bitcast<T>((ibits(t) << mantissa) - half)};
 }
+// x * 2^n, rounded once; of an n that is not integral, as AVX-512 rounds it: down.
+template <class V> LITZ_FN V ldexp(V x, V n);
 // x * 2^n of such a t, rounded once.
 template <class V> LITZ_FN V scaled(V x, V t) {
 #if LITZ_KMASK
-  if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(scaled(x.lo, t.lo), scaled(x.hi, t.hi));
-  else return V(hw::scale(x.v, (t - V(biased<elem<V>>)).v));
+  return ldexp(x, t - V(biased<elem<V>>));
 #else
   auto by = powers(t);
   return x * by.high * by.low;
 #endif
 }
-template <class V> LITZ_FN V ldexp(V x, V n) { return scaled(x, n + V(biased<elem<V>>)); }
+template <class V> LITZ_FN V ldexp(V x, V n) {
+#if LITZ_KMASK
+  if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(ldexp(x.lo, n.lo), ldexp(x.hi, n.hi));
+  else return V(hw::scale(x.v, n.v));
+#else
+  return scaled(x, n + V(biased<elem<V>>));
+#endif
+}
 // (1 + p) 2^n, |p| < 1.
 template <class V> LITZ_FN V scaled_1p(V p, V t) {
 #if LITZ_KMASK
