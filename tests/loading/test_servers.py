@@ -6,6 +6,7 @@ import gc
 import mmap
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,10 @@ def test_loading_again_and_again_leaves_nothing_behind(wide: Path) -> None:
         return held(), len(Path("/proc/self/maps").read_text().splitlines())
 
     load(20)
-    before, after = load(1), load(100)
-    assert after[0] - before[0] < 8 << 20 and after[1] - before[1] < 20
+    counts = [load(1), load(100), load(100)]
+    # What leaks grows each time; a process that has run other tests may grow once.
+    grown = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(counts)]
+    assert min(size for size, _ in grown) < 8 << 20 and min(maps for _, maps in grown) < 20
 
 
 def test_buffers_belong_to_one_load(tmp_path: Path) -> None:
