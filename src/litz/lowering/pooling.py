@@ -342,9 +342,10 @@ def max_pool_backward(
     own, plane, zero = axes(ctx.shape), ctx.shape[-rank:], body.const(grad.dtype.opmath, 0)
     node: Node = zero
     here = body.index(linear(own[-rank:], contiguous_strides(plane)))
+    size = body.index(product(plane))
     for outer, cond in covers(w, own[-rank:], grad.shape[-rank:]):
         at = [*own[:-rank], *outer]
-        place = op("check_index", indices.at(at), body.index(product(plane)))
+        place = op("check_index", indices.at(at), size)
         value = op("where", op("eq", place, here), ctx.b.opmath(grad.at(at)), zero)
         node = node + body.masked(holds(cond), value, zero)
     return one(ctx, node)

@@ -9,6 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
+from litz.regions.memory import as_traced
 from litz.regions.trace import Tracer
 from litz.runtime.min_cut import Split
 from litz.runtime.torch_private import tracing_mode
@@ -34,12 +35,11 @@ class Placing:
     begun: bool = False
 
     def shown(self, given: Sequence[Any]) -> Sequence[Any]:
-        """What AOTAutograd is given as inputs: None for those that it need not see."""
+        """What AOTAutograd is given as inputs: None for those that it need not see, and parameters
+        as it would make them."""
         mode = tracing_mode()
         if not self.regions or mode is None:
             return given
-        from litz.regions.memory import as_traced
-
         hidden = set(self.hidden)
         return as_traced([None if i in hidden else x for i, x in enumerate(given)], mode)
 

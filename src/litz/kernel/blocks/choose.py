@@ -149,7 +149,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         rows=rows,
         backward=_backward(plan, style),
         run=1 if style.block_pointers or len(axes.blocked) > 2 else run_of(plan, configs),
-        at_once=at_once(plan) if any(a.name == "t" for a in axes.parallel) else 1,
+        at_once=at_once(plan) if axes.turns else 1,
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
         pairs=form == "once" and not style.block_pointers and _in_pairs(plan, configs[0]),
     )

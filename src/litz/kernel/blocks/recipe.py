@@ -100,6 +100,11 @@ class Axes:
         wide = tuple(a for a in self.parallel if a.name not in ("z", "t"))
         return (*wide, self.reduced) if self.reduced is not None else wide
 
+    @property
+    def turns(self) -> Axis | None:
+        """The axis whose points a program goes through one after the other."""
+        return next((a for a in self.parallel if a.name == "t"), None)
+
     def even(self, configs: Sequence[Config]) -> frozenset[str]:
         """The axes that every configuration's block divides."""
         most = {a.name: max(c.block(a.name) for c in configs) for a in self.blocked}
@@ -202,13 +207,8 @@ class BlockPlan:
         parallel, reduced = self.axes.parallel, self.axes.reduced
         if self.form == "crossed":
             return parallel[:-1]
-        parallel = tuple(a for a in parallel if a.name != "t")
+        parallel = tuple(a for a in parallel if a is not self.axes.turns)
         return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
-
-    @property
-    def turns(self) -> Axis | None:
-        """The axis whose points a program goes through one after the other."""
-        return next((a for a in self.axes.parallel if a.name == "t"), None)
 
     def reach(self, axis: Axis) -> Expr:
         """The elements of an axis that the grid's blocks are for."""

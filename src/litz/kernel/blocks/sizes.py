@@ -242,16 +242,15 @@ def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
         yield _config(1, x=WARP)  # who tries again lets nobody wait but a warp
         return
     size = hint(axes.parallel[-1].size)
-    turned = any(a.name == "t" for a in axes.parallel)
-    rows = hint(product(a.size for a in axes.parallel[:-1] if a.name != "t"))
+    rows = hint(product(a.size for a in axes.parallel[:-1] if a is not axes.turns))
     # Where rows are no axis of their own, neighbours share no loads: each element has registers for
     # all of its own, and with many of those few threads are under way.
     row = axes.parallel[-1].dims
     own = [n for n in loads(roots(plan.stores)) if len(row) > 1 or _looks_up(n, row)]
     # In turns many loads are under way anyway; neighbours that a thread has lie apart in a warp's.
-    most = 1 if turned else _most(own, row)
+    most = 1 if axes.turns else _most(own, row)
     # Programs that begin with the place of a row have more.
-    default = 8 if len(axes.parallel) > 1 and not turned else FLAT_WARPS
+    default = 8 if len(axes.parallel) > 1 and not axes.turns else FLAT_WARPS
     for block, warps in _widths(plan, lambda block: size // block * rows, most, default):
         x = min(block, power_of_two(size))
         yield _config(min(warps, x // WARP), x=x)

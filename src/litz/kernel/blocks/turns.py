@@ -24,14 +24,14 @@ WORTH = 2 * SHARED  # cost of what rows share, from which turns are worth it
 
 def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
     """The plan and its axes: t among them, with a loop of its own, where there are such rows."""
-    axes, rows = choose_axes(plan), _rows(plan)
+    whole, rows = choose_axes(plan), _rows(plan)
     if rows is None:
-        return plan, axes
+        return plan, whole
     count = int_value(extent(rows))
     most = max(2, min(TURNS, LOOKUPS // _looked(plan)))
     turns = next(n for n in range(min(most, count), 0, -1) if count % n == 0)
     if turns == 1:
-        return plan, axes
+        return plan, whole
     turn, parted = rows, plan
     if turns < count:
         part: Expr = var("xpart", extent(rows) // turns)
@@ -44,7 +44,7 @@ def in_turns(plan: KernelPlan) -> tuple[KernelPlan, Axes]:
     axes = choose_axes(replace(parted, dims=others))
     *outer, x = axes.parallel
     if x.name != "x" or any(a.name == "y" for a in outer):
-        return plan, choose_axes(plan)
+        return plan, whole
     return parted, Axes((*outer, Axis("t", (turn,)), x), None)
 
 

@@ -134,16 +134,14 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     reduces = reductions_of(stores)
     passes = nests.passes(stores, space, reduces)
     turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
-    heads = _heads(stores, space, passes, lanes) if form == "rows" and not cut else ()
+    may_begin = _heads(stores, space, passes, lanes) if form == "rows" and not cut else ()
+    heads = [i for i in may_begin if not _begins_whole(stores[i], space, cut, lanes)]
     streamed = tuple(
         i
         for i, s in enumerate(stores)
         if (i not in turned_stores or _moves_runs(plan))
         and _streams(plan, s, form, lanes)
         and (form != "rows" or _begins_whole(s, space, cut, lanes) or i in heads)
-    )
-    heads = tuple(
-        i for i in streamed if i in heads and not _begins_whole(stores[i], space, cut, lanes)
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
         space = replace(space, units=read_order(space, stores))
@@ -188,7 +186,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
         turned,
         turned_stores,
-        heads=heads,
+        heads=tuple(i for i in heads if i in streamed),
         called=_called(uses),
         neighbours=first_of_pairs(stores, space, lanes) if form == "rows" and not cut else (),
     )

@@ -132,7 +132,7 @@ def _printer(made: BlockPlan, name: str, style: Style) -> Printer:
         return CrossedPrinter(made, name)
     if made.form in ("nest", "serial"):
         return NestPrinter(made, name)
-    if made.turns is not None:
+    if made.axes.turns is not None:
         return TurnPrinter(made, name)
     return (RectanglePrinter if style.block_pointers else PassPrinter)(made, name)
 

@@ -15,7 +15,7 @@ class TurnPrinter(PassPrinter):
     """Prints a plan as a loop over axis t; a value that no turn changes comes before it."""
 
     def body(self) -> None:
-        turns = self.made.turns
+        turns = self.axes.turns
         assert turns is not None
         self.loop = self.scope = Scope(2, self.top)
         self.decode(self.scope, turns)
@@ -29,8 +29,8 @@ class TurnPrinter(PassPrinter):
 
     def start(self, v: Value, node: Load, names: Mapping[str, str]) -> tuple[str, Expr]:
         """Of a place that is looked up the first turn's: others lie a fixed distance behind it."""
-        assert self.made.turns is not None
-        (turn,) = self.made.turns.dims
+        assert self.axes.turns is not None
+        (turn,) = self.axes.turns.dims
         step = coefficient(node.index, turn)
         known = step is not None and step.is_const and not any("t" in a.axes for a in v.args)
         if not known or step is None or not node.indirect or v.conds:
