@@ -36,6 +36,11 @@ def scaled(x: Tensor, w: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], w)
 
 
+def averaged(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Of the gradients' sums one goes through fewer dims than the others."""
+    return normed(x * w, w, b).mean(1)
+
+
 def several(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Columns of what rows are reduced for, and others."""
     return x.softmax(-1), x.amax(0) * 2, (x * x.sum(-1, keepdim=True)).sum(0)
@@ -55,6 +60,7 @@ CASES = {
     "odd": (scaled, (leaf(521, 67), leaf(67))),
     "sliced": (lambda x, w: scaled(x[:, 1:91], w), (leaf(523, 99), leaf(90))),
     "several loops of rows": (normed, (leaf(3, 175, 64), leaf(64), leaf(64))),
+    "a mean of rows": (averaged, (leaf(2, 16, 64), leaf(64), leaf(64))),
     "short rows": (normed, (leaf(576, 48), leaf(48), leaf(48))),
 }
 
@@ -63,6 +69,13 @@ CASES = {
 def test_gradients(name: str) -> None:
     fn, args = CASES[name]
     check(fn, *args, grad=True, runs=1, **TRITON)
+
+
+@pytest.mark.parametrize("options", [{}, TRITON])
+def test_a_mean_behind_a_norm(options: dict[str, str]) -> None:
+    """Columns that go through the samples alone lie beside some that go through all rows."""
+    fn, args = CASES["a mean of rows"]
+    check(fn, *args, grad=True, runs=1, **options)
 
 
 def test_reductions() -> None:

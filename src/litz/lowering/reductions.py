@@ -16,7 +16,7 @@ import torch
 from litz.index import Const, Expr, coefficient, contiguous_strides, min_, provably_le, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Load, Node, op
+from litz.ir.body import Load, Node, Store, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
@@ -130,9 +130,10 @@ def reduce_many(
     *,
     keepdim: bool = False,
 ) -> tuple[TensorValue, ...]:
-    """Several reductions of tensors of one shape over ``dims``, all stored by one loop nest.
+    """Several reductions of tensors of one shape over ``dims``, stored by one loop nest.
 
-    None is stored where nothing is gone through: results are lazy values then.
+    None is stored where nothing is gone through: results are lazy values then.  Those that go
+    through fewer dims than others, of what is expanded along the rest, have a nest of their own.
     """
     first = tensors[0]
     kept = [i for i in range(first.ndim) if i not in dims]
@@ -146,19 +147,27 @@ def reduce_many(
             over.append(index[old])
     nodes = fn(tuple(t.at(index) for t in tensors), tuple(over), own)
     out_shape = tuple(ONE if i in dims else s for i, s in enumerate(first.shape))
-    if not (found := {a for n in body.walk(nodes) if isinstance(n, body.Reduce) for a in n.axes}):
+    through = [_through(n) for n in nodes]
+    if not any(through):
         lazy = (TensorValue(n.dtype, shape, first.device, lazy=n) for n in nodes)
         places = [axes(out_shape)[i] for i in kept]
         return tuple(values.viewed(v, out_shape, places) if keepdim else v for v in lazy)
-    stores, results = [], []
-    for node in nodes:
+    stores: dict[frozenset[Expr], list[Store]] = {}
+    results = []
+    for node, loops in zip(nodes, through, strict=True):
         out = b.allocate(node.dtype, shape, first.device)
-        stores.append(out.memory.store(own, node))
+        stores.setdefault(loops or max(through, key=len), []).append(out.memory.store(own, node))
         if keepdim:
             out = values.strided(out, out_shape, contiguous_strides(out_shape), ZERO)
         results.append(out)
-    b.add_loops(own, tuple(v for v in over if v in found), tuple(stores), first.device)
+    for loops, some in stores.items():
+        b.add_loops(own, tuple(v for v in over if v in loops), tuple(some), first.device)
     return tuple(results)
+
+
+def _through(node: Node) -> frozenset[Expr]:
+    """The dims that its reductions go through."""
+    return frozenset(a for n in body.walk((node,)) if isinstance(n, body.Reduce) for a in n.axes)
 
 
 def reduce_one(

@@ -25,6 +25,7 @@ BESIDE: Final = 2  # for each element of a row, beside those of what is loaded a
 OTHER: Final = "its rows and columns are not those of one matrix in memory"
 OPEN: Final = "sizes are open"
 LONG: Final = "no program holds its rows beside what it has of their columns"
+AGAIN: Final = "rows would be reduced again for each of their columns"
 SHORT: Final = "it has too few rows for programs that go over several"
 
 
@@ -133,6 +134,25 @@ def why_not(c: Crossed | None, stores: Sequence[Store], saved: int, before: int)
     if c.programs < FEW or 2 * (c.left - before) > saved:
         return SHORT
     return ""
+
+
+def reduced_again(stores: Sequence[Store], reduced: Sequence[Expr]) -> bool:
+    """Whether a reduction would run within a loop over a dim of its own: at each of its points."""
+    done: set[tuple[Node, tuple[Expr, ...]]] = set()
+    stack = [(r, loops_of(s, reduced)) for s in stores for r in s.roots()]
+    while stack:
+        n, loops = found = stack.pop()
+        if found in done or not n.folds & REDUCES:
+            continue
+        done.add(found)
+        if isinstance(n, Reduce):
+            while loops and loops[-1] not in n.vars:  # it is done before them
+                loops = loops[:-1]
+            if not set(n.axes).isdisjoint(loops):
+                return True
+            loops = (*loops, *n.axes)
+        stack += [(a, loops) for a in n.args]
+    return False
 
 
 def _size(loops: Sequence[Expr]) -> int:

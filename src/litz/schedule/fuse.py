@@ -15,7 +15,7 @@ from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
 from litz.ir.skeletons import fault
 from litz.schedule.align import Alignment, Space, alignments
-from litz.schedule.crossed import Crossed, crossed, why_not
+from litz.schedule.crossed import AGAIN, Crossed, crossed, reduced_again, why_not
 from litz.schedule.dependencies import Dependencies, dependencies
 from litz.schedule.groups import bytes_hint
 from litz.schedule.merge import ELSEWHERE, FusionGroup, joined, merge
@@ -318,7 +318,8 @@ class Fusion:
         """
         known = [crossed(g.stores, g.space.reduce_axes) for g in (a, b)]
         if not any(known) and not all(is_even(g.stores, g.space.reduce_axes) for g in (a, b)):
-            return ""
+            again = [reduced_again(g.stores, g.space.reduce_axes) for g in (merged, a, b)]
+            return f"{NESTED}: {AGAIN}" if again == [True, False, False] else ""
         left = sum(c.left for c in known if c is not None)
         why = why_not(both, merged.stores, saved, left)
         return f"{NESTED}: {why}" if why else ""

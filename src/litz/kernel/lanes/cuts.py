@@ -139,8 +139,7 @@ class Cuts:
             return ()
         found: dict[int, list[Reduce]] = {}
         down = made.form == "columns"
-        lasting = (n for n in made.kept if not {*self.space.reduced} <= set(n.vars))
-        known: set[Node] = set(lasting) if down else set()
+        known: set[Node] = set(made.shared)
         for p in made.passes:
             if down and p.stores:  # they would keep what is the same in all lanes from being so
                 continue

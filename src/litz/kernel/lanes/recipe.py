@@ -125,6 +125,13 @@ class LanePlan:
     neighbours: tuple[Node, ...] = ()
     heads: tuple[int, ...] = ()
 
+    @property
+    def shared(self) -> tuple[Node, ...]:
+        """Values kept in columns that are the same in several rows; the others are a point's."""
+        if self.form != "columns":
+            return ()
+        return tuple(n for n in self.kept if not {*self.space.reduced} <= set(n.vars))
+
 
 @dataclass(frozen=True, slots=True)
 class LaneRecipe:

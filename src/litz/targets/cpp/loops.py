@@ -121,7 +121,7 @@ class TreeBuilder(Placer):
         """Keep values of a pass that later ones need."""
         for n in self.made.kept:
             ref = scope.env.get(n)
-            if ref is None or n in self.rows or not ref.vec:
+            if ref is None or n in self.rows or not ref.vec or n in self.made.shared:
                 continue
             name = self.row_array(n)
             scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))

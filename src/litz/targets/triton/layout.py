@@ -25,13 +25,21 @@ class Scope:
     known: dict[Value, str] = field(default_factory=dict)
 
     def find(self, v: Value) -> str | None:
+        """What has been computed of it, within the innermost loops over its axes."""
         scope: Scope | None = self
         while scope is not None:
             found = scope.known.get(v)
-            if found is not None:
+            if found is not None or scope.binds in v.axes:
                 return found
             scope = scope.parent
         return None
+
+    def bound(self, name: str) -> bool:
+        """Whether a loop around counts it."""
+        scope: Scope | None = self
+        while scope is not None and scope.binds != name:
+            scope = scope.parent
+        return scope is not None
 
     def emit(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)

@@ -42,22 +42,29 @@ class NestPrinter(Printer):
 
     @contextmanager
     def nested(self, dims: Sequence[Expr]) -> Iterator[None]:
-        """Loops over dims, the first outermost."""
+        """Loops over dims, the first outermost.  What a loop around counts goes on behind."""
         outer = self.scope
-        opened: list[tuple[Scope, Expr]] = []
+        opened: list[tuple[Scope, Expr, str]] = []
         for v in dims:
+            around = self.fresh(f"{v}_") if self.scope.bound(str(v)) else ""
             child = Scope(self.scope.depth + 1, self.scope, binds=str(v))
             if self.made.wide:  # a loop counts in 32 bits
                 child.emit(f"{v} = litz.i64({v}_)")
-            opened.append((child, v))
+            elif around:
+                child.emit(f"{v} = {v}_")
+            opened.append((child, v, around))
             self.scope = child
         yield
-        for child, v in reversed(opened):
+        for child, v, around in reversed(opened):
             parent = child.parent
             assert parent is not None
-            counter = f"{v}_" if self.made.wide else str(v)
+            counter = f"{v}_" if self.made.wide or around else str(v)
+            if around:
+                parent.emit(f"{around} = {v}")
             parent.emit(f"for {counter} in range(0, {self.index(extent(v))}):")
             parent.lines += child.lines or ["    " * child.depth + "pass"]
+            if around:
+                parent.emit(f"{v} = {around}")
         self.scope = outer
 
     def home(self, v: Value) -> Scope:
