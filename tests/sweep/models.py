@@ -131,7 +131,7 @@ def sweep(args: argparse.Namespace) -> Results:
     if farm.broken:
         sys.exit(1)
     wanted = {(*t, args.device) for t in tasks}
-    return Results({k: r for k, r in known.rows.items() if k in wanted}, known.about)
+    return known.only(wanted)
 
 
 def without_litz(row: Row, why: str) -> Row:

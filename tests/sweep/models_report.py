@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ class Results:
 
     rows: dict[Key, Row] = field(default_factory=dict)
     about: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What was last run on, by device."""
+    made: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """What each row was run on."""
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Results:
@@ -43,6 +46,12 @@ class Results:
         else:
             row = Row.from_json(value)
             self.rows[key_of(row)] = row
+            self.made[key_of(row)] = self.about.get(row.device, {})
+
+    def only(self, wanted: Collection[Key]) -> Results:
+        """Of some of the rows."""
+        kept = {k: r for k, r in self.rows.items() if k in wanted}
+        return Results(kept, self.about, self.made)
 
 
 INTRO = """\
@@ -100,7 +109,7 @@ def markdown(results: Results, zoo: Mapping[str, Zoo]) -> str:
     devices = [d for d in ("cpu", "cuda") if any(r.device == d for r in rows)]
     parts = [INTRO, *(run_on(results, d) for d in devices)]
     parts += ["\n## By family\n\n", by_family(rows, devices, zoo)]
-    parts += ["\n## By variant\n\n", by_variant(rows, devices)]
+    parts += ["\n## By variant\n\n", by_variant(results, devices)]
     odd = [r for r in rows if r.state not in ("ok", "n/a")]
     if odd:
         parts += ["\n## What is not ok\n\n", remarks(odd, zoo)]
@@ -108,13 +117,16 @@ def markdown(results: Results, zoo: Mapping[str, Zoo]) -> str:
 
 
 def run_on(results: Results, device: str) -> str:
-    rows = [r for r in results.rows.values() if r.device == device]
-    about = results.about.get(device, {})
+    """Where and when a device's rows were run, the most first; and their sums."""
+    rows = {k: r for k, r in results.rows.items() if r.device == device}
+    runs = Counter(machine(results.made.get(k, {})) for k in rows)
+    where = "; ".join(f"{text}: {n} runs" for text, n in runs.most_common())
+    return f"\n{device.upper()}: {where}. Together {sums([*rows.values()])}.\n"
+
+
+def machine(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in about.get("versions", {}).items())
-    return (
-        f"\n{device.upper()}: {about.get('chip', 'unknown')}, {about.get('date', 'undated')}, "
-        f"{versions}. {sums(rows)}.\n"
-    )
+    return f"{about.get('chip', 'unknown')}, {about.get('date', 'undated')}, {versions}"
 
 
 def by_family(rows: Sequence[Row], devices: Sequence[str], zoo: Mapping[str, Zoo]) -> str:
@@ -149,16 +161,20 @@ def cell(row: Row | None) -> str:
     return f"{row.state} {mine:.0e}/{eager:.0e}"
 
 
-def by_variant(rows: Sequence[Row], devices: Sequence[str]) -> str:
-    heads = ["variant", "what it is", "device", "families", *STATES]
+def by_variant(results: Results, devices: Sequence[str]) -> str:
+    heads = ["variant", "what it is", "device", "run on", "families", *STATES]
     lines = [heads, ["---"] * len(heads)]
     for name, variant in VARIANTS.items():
         for d in devices:
-            mine = [r for r in rows if (r.variant, r.device) == (name, d)]
+            mine = {k: r for k, r in results.rows.items() if (r.variant, r.device) == (name, d)}
             if mine:
-                count = Counter(r.state for r in mine)
+                count = Counter(r.state for r in mine.values())
                 numbers = [str(count[s] or "") for s in STATES]
-                lines.append([name, variant.about, d.upper(), str(len(mine)), *numbers])
+                days = Counter(results.made.get(k, {}).get("date", "undated") for k in mine)
+                when = ", ".join(
+                    day if len(days) == 1 else f"{day} ({days[day]})" for day in sorted(days)
+                )
+                lines.append([name, variant.about, d.upper(), when, str(len(mine)), *numbers])
     return table(lines)
 
 
