@@ -318,8 +318,9 @@ class Fusion:
         """
         known = [crossed(g.stores, g.space.reduce_axes) for g in (a, b)]
         if not any(known) and not all(is_even(g.stores, g.space.reduce_axes) for g in (a, b)):
-            again = [reduced_again(g.stores, g.space.reduce_axes) for g in (merged, a, b)]
-            return f"{NESTED}: {AGAIN}" if again == [True, False, False] else ""
+            if not _again(merged) or _again(a) or _again(b):
+                return ""
+            return f"{NESTED}: {AGAIN}"
         left = sum(c.left for c in known if c is not None)
         why = why_not(both, merged.stores, saved, left)
         return f"{NESTED}: {why}" if why else ""
@@ -409,6 +410,10 @@ def _is_near(a: Expr, b: Expr) -> bool:
     """Whether two places lie side by side all along."""
     apart = a - b
     return isinstance(apart, Const) and 0 < abs(apart.value) < NEAR
+
+
+def _again(g: FusionGroup) -> bool:
+    return reduced_again(g.stores, g.space.reduce_axes)
 
 
 def _only_scans(g: FusionGroup) -> bool:

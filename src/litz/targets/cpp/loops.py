@@ -119,13 +119,13 @@ class TreeBuilder(Placer):
 
     def keep_values(self, scope: Scope, home: Scope) -> None:
         """Keep values of a pass that later ones need."""
-        for n in self.made.kept:
+        known = {*self.rows, *self.made.shared}
+        for n in (n for n in self.made.kept if n not in known):
             ref = scope.env.get(n)
-            if ref is None or n in self.rows or not ref.vec or n in self.made.shared:
-                continue
-            name = self.row_array(n)
-            scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))
-            self.rows[n] = name, home
+            if ref is not None and ref.vec:
+                name = self.row_array(n)
+                scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))
+                self.rows[n] = name, home
 
     def row_array(self, n: Node) -> str:
         """Memory for a value of every point of the reduced dims."""
