@@ -219,8 +219,14 @@ template <class T, int N> LITZ_FN void store_partial(same<T>* p, Vec<T, N> v, i6
 // ---- horizontal reductions, by halves
 
 namespace detail {
+// In the register to the end: a scalar's select takes what it chooses from out of it and back.
+template <int By, class V, class F> LITZ_FN V folded(V v, F f) {
+  if constexpr (By == 0) return v;
+  else return folded<By / 2>(f(v, V(hw::crossed<By>(v.v, hw::count_to<lanes<V>>()))), f);
+}
 template <class V, class F> LITZ_FN elem<V> horizontal(V v, F f) {
-  if constexpr (lanes<V> == 2) return f(v[0], v[1]);
+  if constexpr (sizeof(V) == 16) return folded<lanes<V> / 2>(v, f)[0];
+  else if constexpr (lanes<V> == 2) return f(v[0], v[1]);
   else if constexpr (lanes<V> == 4) return f(f(v[0], v[2]), f(v[1], v[3]));
   else return horizontal(f(low(v), high(v)), f);
 }
