@@ -316,3 +316,16 @@ def test_what_integers_cannot_do_is_refused(fn: Callable[[torch.Tensor], Any]) -
     for call in (fn, torch.compile(fn, backend="litz")):
         with pytest.raises(RuntimeError):
             call(torch.tensor([1, 2], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(64, True), (4096, False)])
+def test_what_is_far_away_is_computed_again(rows: int, stored: bool) -> None:
+    """A value of two readers, cheaper than memory far from a core but not than a cache."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x * 2 + 1) * (x * 3 + 1)
+        return y.sum(0), y.sum(1)
+
+    program = lower_fn(fn, torch.ones(rows, 128))
+    sizes = [b.shape for b in program.buffers.values() if b.kind == "temp" and len(b.shape) == 2]
+    assert bool(sizes) is stored

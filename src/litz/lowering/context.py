@@ -31,6 +31,9 @@ MAX_BODY_NODES = 160
 RECOMPUTE_COST = 3
 # Likewise on a GPU, of all of its readers but one: memory takes longer there.
 RECOMPUTE_GPU = 16
+# And on a CPU, of a value of more bytes than the caches near a core hold.
+RECOMPUTE_FAR = 8
+NEAR = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torch.fx import Node as FxNode
 from litz.graph.aliasing import is_returned, is_view_op, sharing, shown
 from litz.graph.calls import is_random
 from litz.graph.values import eager_value, same_dims
+from litz.index import product, size_hint
 from litz.ir import body
 from litz.ir.ops import op
-from litz.lowering.context import RECOMPUTE_COST, RECOMPUTE_GPU
+from litz.lowering.context import NEAR, RECOMPUTE_COST, RECOMPUTE_FAR, RECOMPUTE_GPU
 from litz.lowering.layouts import laid_out
 from litz.lowering.places import is_quick, place_of
 from litz.lowering.registry import Result
@@ -57,11 +58,13 @@ def _reads_more(v: TensorValue, loads: Sequence[body.Load]) -> bool:
 def _takes_long(low: GraphLowering, v: TensorValue, users: int) -> bool:
     """Whether a value is better loaded than computed by each of its readers."""
     assert v.lazy is not None
-    if not low.settings.on_gpu(v.device):
+    on_gpu = low.settings.on_gpu(v.device)
+    if not on_gpu and size_hint(product(v.shape), 0) * v.dtype.bytes <= NEAR:
         return body.cost(v.lazy) > RECOMPUTE_COST
     own = {a for a in axes(v.shape) if a is not ZERO}
     each = [n for n in body.walk((v.lazy,)) if isinstance(n, body.Op) and own <= set(n.vars)]
-    return sum(op(n.name).cost for n in each) * (users - 1) > RECOMPUTE_GPU
+    most = RECOMPUTE_GPU if on_gpu else RECOMPUTE_FAR
+    return sum(op(n.name).cost for n in each) * (users - 1) > most
 
 
 def _is_table(low: GraphLowering, v: TensorValue) -> bool:

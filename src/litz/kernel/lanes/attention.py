@@ -14,7 +14,7 @@ from litz.ir.body import Load, Op, walk
 from litz.ir.dtype import F32
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import LanePlan
-from litz.kernel.lanes.reuse import ROOM
+from litz.kernel.lanes.reuse import NEAREST
 from litz.kernel.lanes.space import CACHED, Space, separate
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
@@ -38,7 +38,7 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
     rows_most, keys_most = sizes or (ROWS, KEYS)
     keys = KEYS
-    while keys > lanes and keys * 4 * max(inner, columns) > ROOM // 2:
+    while keys > lanes and keys * 4 * max(inner, columns) > NEAREST // 2:
         keys //= 2
     keys = max(lanes, min(keys, keys_most, _power(p.keys)))
     rows = min(ROWS, rows_most, _power(p.rows))

@@ -13,7 +13,8 @@ from litz.kernel.nodes import below, extent
 
 COSTLY = 8  # additions: more than a store and a load
 SCATTERED = 16  # additions that a vector from many lines costs
-ROOM = 1 << 16  # bytes of a row's kept values: they should stay in the nearest cache
+NEAREST = 1 << 16  # bytes of the nearest cache
+ROOM = 1 << 18  # bytes of a row's kept values: they and the row should stay near the core
 
 
 def worth_keeping(

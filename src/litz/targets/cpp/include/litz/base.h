@@ -155,6 +155,10 @@ template <int At, class H, class R, int... I> LITZ_FN H half(R a, seq<I...>) {
 template <class R, class H, int... I> LITZ_FN R concat(H a, H b, seq<I...>) {
   return __builtin_shufflevector(a, b, I...);
 }
+// Lane i takes lane i ^ By.
+template <int By, class R, int... I> LITZ_FN R crossed(R v, seq<I...>) {
+  return __builtin_shufflevector(v, v, (I ^ By)...);
+}
 #else
 template <int At, class H, class R, class S> LITZ_FN H half(R a, S) {
   H r;
@@ -166,6 +170,9 @@ template <class R, class H, class S> LITZ_FN R concat(H a, H b, S) {
   __builtin_memcpy(&r, &a, sizeof(a));
   __builtin_memcpy((char*)&r + sizeof(a), &b, sizeof(b));
   return r;
+}
+template <int By, class R, int... I> LITZ_FN R crossed(R v, seq<I...>) {
+  return R{v[I ^ By]...};
 }
 #endif
 

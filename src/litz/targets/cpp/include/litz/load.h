@@ -219,10 +219,17 @@ template <class T, int N> LITZ_FN void store_partial(same<T>* p, Vec<T, N> v, i6
 // ---- horizontal reductions, by halves
 
 namespace detail {
-template <class V, class F> LITZ_FN elem<V> horizontal(V v, F f) {
-  if constexpr (lanes<V> == 2) return f(v[0], v[1]);
+// In the register to the end: a scalar's select takes what it chooses from out of it and back, or
+// becomes a branch. Sums are as quick as scalars.
+template <int By, class V, class F> LITZ_FN V folded(V v, F f) {
+  if constexpr (By == 0) return v;
+  else return folded<By / 2>(f(v, V(hw::crossed<By>(v.v, hw::count_to<lanes<V>>()))), f);
+}
+template <bool Selects = false, class V, class F> LITZ_FN elem<V> horizontal(V v, F f) {
+  if constexpr (Selects && sizeof(V) == 16) return folded<lanes<V> / 2>(v, f)[0];
+  else if constexpr (lanes<V> == 2) return f(v[0], v[1]);
   else if constexpr (lanes<V> == 4) return f(f(v[0], v[2]), f(v[1], v[3]));
-  else return horizontal(f(low(v), high(v)), f);
+  else return horizontal<Selects>(f(low(v), high(v)), f);
 }
 }  // namespace detail
 template <class T, int N> LITZ_FN T hsum(Vec<T, N> v) {
@@ -233,11 +240,11 @@ template <class T, int N> LITZ_FN T hprod(Vec<T, N> v) {
 }
 template <class T, int N> LITZ_FN T hmax(Vec<T, N> v) {
   if constexpr (is_same<T, bool>) return hany(v);
-  else return detail::horizontal(v, [](auto a, auto b) LITZ_LAMBDA { return maximum(a, b); });
+  else return detail::horizontal<true>(v, [](auto a, auto b) LITZ_LAMBDA { return maximum(a, b); });
 }
 template <class T, int N> LITZ_FN T hmin(Vec<T, N> v) {
   if constexpr (is_same<T, bool>) return hall(v);
-  else return detail::horizontal(v, [](auto a, auto b) LITZ_LAMBDA { return minimum(a, b); });
+  else return detail::horizontal<true>(v, [](auto a, auto b) LITZ_LAMBDA { return minimum(a, b); });
 }
 #if !LITZ_KMASK
 template <int N> LITZ_FN bool hany(Vec<bool, N> m) {

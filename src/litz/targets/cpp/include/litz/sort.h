@@ -5,14 +5,6 @@
 namespace litz {
 
 namespace detail {
-// Lane i takes lane i ^ By.
-template <int By, class R, int... I> LITZ_FN R crossed(R v, hw::seq<I...>) {
-#if LITZ_SHUFFLEVECTOR
-  return __builtin_shufflevector(v, v, (I ^ By)...);
-#else
-  return R{v[I ^ By]...};
-#endif
-}
 // Lanes of b where i & Bit, of a elsewhere.
 template <int Bit, class R, int... I> LITZ_FN R upper(R a, R b, hw::seq<I...>) {
 #if LITZ_SHUFFLEVECTOR
@@ -22,7 +14,7 @@ template <int Bit, class R, int... I> LITZ_FN R upper(R a, R b, hw::seq<I...>) {
 #endif
 }
 template <int By, class T, int N> LITZ_FN Vec<T, N> crossed(Vec<T, N> v) {
-  if constexpr (form<T, N> != SPLIT) return crossed<By>(v.v, hw::count_to<N>());
+  if constexpr (form<T, N> != SPLIT) return hw::crossed<By>(v.v, hw::count_to<N>());
   else if constexpr ((By & N / 2) == 0) return {crossed<By>(v.lo), crossed<By>(v.hi)};
   else if constexpr (By == N / 2) return {v.hi, v.lo};
   else return {crossed<By ^ N / 2>(v.hi), crossed<By ^ N / 2>(v.lo)};
