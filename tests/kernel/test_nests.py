@@ -11,10 +11,12 @@ from litz.errors import VerifyError
 from litz.index import Expr, var
 from litz.ir import body
 from litz.ir.body import Node, Store
-from litz.ir.dtype import BF16, F32, DType
+from litz.ir.dtype import BF16, F32, I64, DType
 from litz.kernel.blocks import choose as blocks
 from litz.kernel.blocks.recipe import BlockRecipe
 from litz.kernel.lanes import choose as lanes
+from litz.kernel.lanes.neighbours import unordered
+from litz.kernel.lanes.pieces import pieces
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.parse import parse_recipe
 from litz.kernel.plan import Dim, KernelPlan, Param
@@ -116,10 +118,35 @@ def pairs(last: int = 1, dtype: DType = F32) -> KernelPlan:
 
 
 def test_pairs_may_lie_in_whatever_order() -> None:
-    made = whole(pairs())
-    assert [str(n.index) for n in body.loads(made.neighbours)] == ["64*x0 + 2*x1"]
-    for other in (pairs(last=2), pairs(dtype=BF16), tiles()):
-        assert whole(other).neighbours == ()
+    p = pairs()
+    assert whole(p).unordered == (0,)
+    assert sorted(unordered(p.stores, p.lane).values()) == ["firsts", "seconds"]
+    assert whole(pairs(last=2)).unordered == (0,)
+    for other in (pairs(dtype=BF16), tiles()):
+        assert whole(other).unordered == ()
+
+
+def windows(asked: bool = False, size: int = 33) -> KernelPlan:
+    """Maxima of three, two apart, which one border has less of; asked: and which element it is."""
+    x, y = var("x0", 256), var("x1", size)
+    first = body.op("le", body.const(I64, 1), body.index(y))
+    row = x * 66 + y * 2
+    taps = [body.load(F32, "b0", row + k) for k in (-1, 0, 1)]
+    taps[0] = body.masked(first, taps[0], body.const(F32, -1.0))
+    top = body.op("maximum", taps[0], body.op("maximum", taps[1], taps[2]))
+    where = body.op("where", body.op("lt", taps[1], top), body.cast(body.index(y), F32), top)
+    return plan((Store("b1", x * size + y, where if asked else top),), {x: "p", y: "p"}, y, F32)
+
+
+def test_windows_two_apart_are_put_in_order_once() -> None:
+    p = windows()
+    made = whole(p)
+    assert (made.cuts, made.unordered) == ((1,), (1,))  # not the border
+    loop = pieces(p.stores, p.lane, made.cuts)[1]
+    assert sorted(unordered(loop.stores, loop.var).values()) == [
+        *("alone", "apart", "apart", "firsts", "seconds")
+    ]
+    assert whole(windows(asked=True)).unordered == ()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +156,7 @@ def test_pairs_may_lie_in_whatever_order() -> None:
         ({"turned_stores": (5,)}, "store 5 is named, but there is none"),
         ({"turned": (body.load(F32, "b9", X),)}, "is named, but not computed"),
         ({"turned": (body.load(F32, "b9", X),)}, "accesses of columns go through tiles"),
-        ({"neighbours": (body.load(F32, "b9", X),)}, "not those of pairs alone"),
+        ({"unordered": (0,)}, "where something asks"),
     ],
 )
 def test_broken_recipes_of_nests(change: dict[str, Any], words: str) -> None:

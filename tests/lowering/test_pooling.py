@@ -56,6 +56,18 @@ def test_max_pool2d(kw: dict[str, Any], dtype: torch.dtype) -> None:
     check(lambda x: F.max_pool2d(x, return_indices=True, **kw), channels_last(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kernel", "padding"), [(2, 0), (3, 1), (5, 2)])
+def test_windows_two_apart_along_vectors(kernel: int, padding: int, dtype: torch.dtype) -> None:
+    x = torch.randn(3, 1, 6, 77, generator=torch.Generator().manual_seed(1)).to(dtype)
+    check(lambda x: F.avg_pool2d(x, kernel, 2, padding), x)
+    x[0, 0, 1, 3:60:7] = float("nan")
+    x[1, 0, :, 20:50] = 0.5  # all equal: the first one counts
+    x[2, 0, 2:5, 1:40] = float("-inf")
+    check(lambda x: F.max_pool2d(x, kernel, 2, padding), x)
+    check(lambda x: F.max_pool2d(x, kernel, 2, padding, return_indices=True), x)
+
+
 def test_max_pool2d_special_values() -> None:
     x = X.clone()
     x[0, 0, 1, 1:4] = float("nan")

@@ -20,7 +20,7 @@ PARAMS = [
 ]
 
 MOVES = """
-#include <litz/memory.h>
+#include <litz/strides.h>
 using namespace litz;
 extern "C" {{
 void copy(long n, const {T}* a, {T}* c) {{
@@ -49,6 +49,7 @@ void scatter_masked(long n, const {T}* a, const i64* index, const bool* m, {T}* 
   scatter(c, load<{N}>(index), load<{N}>(a), load<{N}>(m));
 }}
 void strided(long n, const {T}* a, {T}* c) {{ store_strided(c, 3, load_strided<{N}>(a, n)); }}
+void evens(long n, const {T}* a, {T}* c) {{ store_partial(c, load_evens<{N}>(a, n), n); }}
 void strided_partial(long n, const {T}* a, {T}* c) {{
   store_strided_partial(c, 2, load_strided_partial<{N}>(a, 3, n, a[0]), n);
 }}
@@ -165,18 +166,56 @@ using namespace litz;
 extern "C" void turned(long n, const {T}* a, {T}* c) {{
   store_neighbours(c, load_seconds<{N}>(a), load_firsts<{N}>(a));
 }}
+extern "C" void seconds(long n, const {T}* a, {T}* c) {{
+  store(c, in_order(load_seconds<{N}>(a)));
+}}
+extern "C" void alone(long n, const {T}* a, {T}* c) {{ store(c, in_order(load_alone<{N}>(a))); }}
+extern "C" void some(long n, const {T}* a, {T}* c) {{
+  store_partial(c, in_order(load_firsts<{N}>(a, n)), n);
+  store_partial(c + {N}, in_order(load_seconds<{N}>(a, n)), n);
+  store_partial(c + 2 * {N}, in_order(load_alone<{N}>(a, n)), n);
+  store_partial(c + 3 * {N}, load_evens<{N}>(a, n), n);
+}}
 """
 
 
 @pytest.mark.parametrize(("arch", "n"), PARAMS)
 @pytest.mark.parametrize("dtype", (dt.F32, dt.F64), ids=str)
 def test_neighbours_in_whatever_order(dtype: DType, arch: str, n: int) -> None:
+    lib = build(NEIGHBOURS.format(T=CPP_TYPES[dtype.name], N=n), arch)
     a = random_bits(dtype, 2 * n)
+    pairs = a.view(n, 2)
     whole, c = guarded(2 * n, dtype)
     want = whole.clone()
-    want[GUARD : GUARD + 2 * n] = a.view(n, 2).flip(1).flatten()
-    call(build(NEIGHBOURS.format(T=CPP_TYPES[dtype.name], N=n), arch), "turned", a, c)
+    want[GUARD : GUARD + 2 * n] = pairs.flip(1).flatten()
+    call(lib, "turned", a, c)
     assert equal(whole, want)
+    for name, column in (("seconds", 1), ("alone", 0)):
+        whole, c = guarded(n, dtype)
+        want = whole.clone()
+        want[GUARD : GUARD + n] = pairs[:, column]
+        call(lib, name, a, c)
+        assert equal(whole, want)
+    for count in range(n + 1):
+        whole, c = guarded(4 * n, dtype)
+        want = whole.clone()
+        for k, column in enumerate((0, 1, 0, 0)):
+            want[GUARD + k * n :][:count] = pairs[:count, column]
+        call(lib, "some", a, c, n=count)
+        assert equal(whole, want)
+
+
+@pytest.mark.parametrize(("arch", "n"), PARAMS)
+@pytest.mark.parametrize("dtype", dt.ALL, ids=str)
+def test_every_second_of_a_part_of_a_vector(dtype: DType, arch: str, n: int) -> None:
+    run = moves(dtype, arch, n)
+    a = random_bits(dtype, 2 * n)
+    for count in (0, 1, n // 2, n // 2 + 1, n):
+        whole, c = guarded(n, dtype)
+        want = whole.clone()
+        want[GUARD : GUARD + count] = a[: 2 * count : 2]
+        run("evens", a, c, count=count)
+        assert equal(whole, want)
 
 
 REDUCE = """

@@ -13,8 +13,8 @@ from litz.kernel.blocks.lookback import why_not, words_of
 from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
-from litz.kernel.lanes.neighbours import first_of_pairs
 from litz.kernel.lanes.nests import around, point
+from litz.kernel.lanes.pieces import unordered_loops
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
 from litz.kernel.nodes import below, int_value, is_draw, loaded, loops_of, roots
@@ -204,8 +204,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"stores of {k.form} come late, as those of columns alone do"
     if (k.turned or k.turned_stores) and k.form != "tiles":
         yield f"accesses of {k.form} go through tiles"
-    if k.neighbours and k.neighbours != first_of_pairs(plan.stores, space, k.lanes):
-        yield "lanes in whatever order, where they are not those of pairs alone"
+    if not {*k.unordered} <= {*unordered_loops(plan.stores, space.lane, k.cuts)}:
+        yield "lanes in whatever order, where something asks for theirs"
     given = (*k.streamed, *k.turned_stores)
     yield from (f"store {i} is named, but there is none" for i in given if i >= len(plan.stores))
     yield from _cuts(k, nodes)

@@ -15,7 +15,6 @@ from litz.kernel.lanes.access import Move, move, turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
-from litz.kernel.lanes.neighbours import first_of_pairs
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
@@ -188,7 +187,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         turned_stores,
         heads=tuple(i for i in heads if i in streamed),
         called=_called(uses),
-        neighbours=first_of_pairs(stores, space, lanes) if form == "rows" and not cut else (),
+        unordered=pieces.unordered_loops(stores, space.lane, cut) if form == "rows" else (),
     )
     return Cuts(made, nodes).chosen()
 

@@ -1,7 +1,9 @@
-"""Kernels of which all that runs along the lanes reads and writes both of two neighbours.
+"""Loops that read every second element, whose lanes may lie in whatever order.
 
-Complex numbers, for one: the first elements of a vector's pairs are one operand, the second ones
-another.  No lane asks which it is then, and shuffles may leave them in whatever order.
+Two vectors from memory become every second element of both in one shuffle, and in order in two.
+The second waits: values are put in order once, where something asks which lane is which.  Windows
+two apart take the maximum of many such loads first, and what stores pairs, as complex numbers are,
+need not do it at all.
 """
 
 from __future__ import annotations
@@ -9,47 +11,107 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import Expr, coefficient, const
-from litz.ir.body import Load, Node, Op, Reduce, Scan, Store, walk
-from litz.ir.dtype import F32, F64
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, Store, walk
+from litz.ir.dtype import BF16, BOOL, F32, F64
 from litz.ir.ops import CHECKS
-from litz.kernel.lanes.space import Space
-from litz.kernel.nodes import extent, int_value, roots
+from litz.kernel.nodes import roots
 
+DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")  # of integers: lanes past the end are masked
 Place = tuple[str, Expr]
 
 
-def first_of_pairs(stores: Sequence[Store], space: Space, lanes: int) -> tuple[Node, ...]:
-    """The loads of pairs' first elements; none where something else depends on the lane."""
-    lane, nodes = space.lane, tuple(walk(roots(stores)))
-    if lane is None or not extent(lane).is_const or int_value(extent(lane)) % lanes:
-        return ()
-    along = [n for n in nodes if lane in n.vars]
-    loads = [n for n in along if isinstance(n, Load)]
-    plain = all(isinstance(n, Load) or isinstance(n, Op) and n.name not in CHECKS for n in along)
-    if not plain or any(isinstance(n, Reduce | Scan) for n in nodes):
-        return ()
-    if any(n.indirect for n in loads) or {n.dtype for n in loads} not in ({F32}, {F64}):
-        return ()
-    if any(
-        s.mode != "set" or s.indirect or s.mask or s.value.dtype != loads[0].dtype for s in stores
-    ):
-        return ()
-    read = [(n.buffer, n.index) for n in loads]
-    written = [(s.buffer, s.index) for s in stores]
-    firsts = [at for at in written if _next(at) in written]
-    ordered = all(written.index(at) < written.index(_next(at)) for at in firsts)
-    if not ordered or not (_paired(read, lane) and _paired(written, lane)):
-        return ()
-    return tuple(n for n in loads if _next((n.buffer, n.index)) in read)
+def unordered(stores: Sequence[Store], lane: Expr | None) -> dict[Node, str]:
+    """Values of the loop along ``lane``, if any, whose lanes lie in whatever order: all in one.
+
+    Of loads what each is: ``firsts`` or ``seconds`` of pairs, both of which are read, or ``alone``;
+    of others ``apart``.  Empty where the order is asked for as often as something is loaded.
+    Of bfloat16 only pairs, which lie in order: their 32 bits are one float or the other.
+    """
+    if lane is None:
+        return {}
+    nodes = tuple(walk(roots(stores)))
+    loads = [n for n in nodes if isinstance(n, Load) and coefficient(n.index, lane) is const(2)]
+    if not loads or loads[0].dtype not in (F32, F64, BF16):
+        return {}
+    if any(isinstance(n, Reduce | Scan) for n in nodes):
+        return {}
+    around = _around(nodes, roots(stores))
+    for n in loads:
+        guards = around[n]
+        if n.dtype is not loads[0].dtype or n.indirect or guards is None:
+            return {}
+        if any(lane in c.vars for c in guards):
+            return {}
+    found = _pairs(loads, around)
+    if loads[0].dtype is BF16:
+        users = [n for n in nodes if any(a in found for a in n.args)]
+        wide = all(isinstance(n, Op) and n.name == "cast" and n.dtype is F32 for n in users)
+        wide = wide and not any(n in found for n in roots(stores))
+        return {n: form for n, form in found.items() if wide and form != "alone"}
+    bits = loads[0].dtype.bits
+    for x in nodes:
+        varying = [a for a in x.args if lane in a.vars]
+        plain = isinstance(x, Op) and x.name not in CHECKS or isinstance(x, Masked)
+        divides = isinstance(x, Op) and x.name in DIVISIONS and x.dtype.is_int
+        wide = x.dtype is BOOL or x.dtype.bits == bits
+        if plain and wide and not divides and varying and found.keys() >= {*varying}:
+            found[x] = "apart"
+    ends = _ends(nodes, stores, lane, found)
+    return found if ends is not None and len(ends) < len(loads) else {}
 
 
-def _next(at: Place) -> Place:
-    return at[0], at[1] + 1
+def _around(nodes: Sequence[Node], tops: Sequence[Node]) -> dict[Node, frozenset[Node] | None]:
+    """The conditions of the masked regions around each node; None where its users are in several.
+
+    nodes: below ``tops``, in the order of ``walk``.
+    """
+    found: dict[Node, frozenset[Node] | None] = dict.fromkeys(tops, frozenset())
+    for n in reversed(nodes):
+        own = found[n]
+        for i, a in enumerate(n.args):
+            guards = own is not None and isinstance(n, Masked) and i == 1
+            inner = own | {n.args[0]} if own is not None and guards else own
+            if found.setdefault(a, inner) != inner:
+                found[a] = None
+    return found
 
 
-def _paired(places: Sequence[Place], lane: Expr) -> bool:
-    """Whether each place is one of two, every second along the lanes."""
-    firsts = [at for at in places if _next(at) in places]
-    both = {*firsts, *map(_next, firsts)}
-    even = all(coefficient(index, lane) is const(2) for _, index in places)
-    return even and len(both) == len(places) == 2 * len(firsts)
+def _pairs(loads: Sequence[Load], around: dict[Node, frozenset[Node] | None]) -> dict[Node, str]:
+    """Which loads are of both elements of pairs.  A pair is read as a whole: both or none are."""
+    at: dict[Place, Load] = {(n.buffer, n.index): n for n in loads}
+    found: dict[Node, str] = {}
+    begins = [n for n in loads if (n.buffer, n.index - 1) not in at]
+    for n in begins:
+        one: Load | None = n
+        while one is not None:
+            other = at.get((one.buffer, one.index + 1))
+            both = other is not None and around[one] == around[other]
+            found[one] = "firsts" if both else "alone"
+            if both and other is not None:
+                found[other] = "seconds"
+                other = at.get((other.buffer, other.index + 1))
+            one = other
+    return found
+
+
+def _ends(
+    nodes: Sequence[Node], stores: Sequence[Store], lane: Expr, found: dict[Node, str]
+) -> dict[Node, None] | None:
+    """The values that are put in order; None where one cannot be."""
+    ends: dict[Node, None] = {}
+    for n in nodes:
+        taken = [a for a in n.args if a in found] if n not in found else []
+        if taken and (not isinstance(n, Op) or n.name in CHECKS):
+            return None
+        ends.update(dict.fromkeys(taken))
+    written = {(s.buffer, s.index): s for s in stores}
+    for s in stores:
+        if any(n in found for n in s.roots() if n is not s.value):
+            return None
+        beside = [written.get((s.buffer, s.index + k)) for k in (1, -1)]
+        paired = coefficient(s.index, lane) is const(2) and any(
+            b is not None and b.value in found for b in beside
+        )
+        if s.value in found and not paired:
+            ends[s.value] = None
+    return None if any(n.dtype is BOOL for n in ends) else ends

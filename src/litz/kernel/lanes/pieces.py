@@ -27,6 +27,7 @@ from litz.index import (
 from litz.ir.body import Op, Reduce, Rewriter, Scan, Store, walk
 from litz.ir.unfold import index_exprs
 from litz.kernel.lanes.access import access, uniform
+from litz.kernel.lanes.neighbours import unordered
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import as_index, extent, int_value, is_comparison, roots
 from litz.kernel.phases import Phases, normalised
@@ -133,6 +134,16 @@ def cuts(stores: Sequence[Store], space: Space, lanes: int) -> tuple[int, ...]:
         if len(new) == len(found):
             return found
         found = tuple(sorted(new))
+
+
+def unordered_loops(
+    stores: Sequence[Store], lane: Expr | None, cuts: Sequence[int]
+) -> tuple[int, ...]:
+    """The loops along ``lane``, cut, whose lanes may lie in whatever order, by number."""
+    if lane is None or not cuts:
+        return (0,) if unordered(stores, lane) else ()
+    loops = enumerate(pieces(stores, lane, cuts))
+    return tuple(k for k, p in loops if unordered(p.stores, p.var))
 
 
 def _keeps(stores: Sequence[Store]) -> bool:

@@ -93,7 +93,7 @@ class LanePlan:
     branches: masked regions that vectors without lanes in them skip.
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
     called: ops whose C++ function is called, where those of others are inlined.
-    neighbours: loads of pairs' first elements, where lanes lie in whatever order.
+    unordered: loops along the lane, by number, whose lanes lie in whatever order.
     heads: places of what is streamed in rows that begin within a line: lanes up to it run before.
     """
 
@@ -122,7 +122,7 @@ class LanePlan:
     copies: tuple[Copies, ...] = ()
     called: tuple[str, ...] = ()
     tile: tuple[int, ...] = ()
-    neighbours: tuple[Node, ...] = ()
+    unordered: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
 
     @property

@@ -64,7 +64,7 @@ class FunctionPrinter(Printer):
 
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)
-        self.block(k.body, Speller(k.lanes, called=self.called, firsts=k.neighbours))
+        self.block(k.body, Speller(k.lanes, called=self.called))
         if any("_stream" in text for text in self.lines[start:]):
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")

@@ -20,6 +20,7 @@ from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import I32, I64, DType
 from litz.ir.scans import carried, first_points
 from litz.kernel.lanes.cuts import adds, limit, order
+from litz.kernel.lanes.neighbours import unordered
 from litz.kernel.lanes.pieces import pieces
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
@@ -81,7 +82,7 @@ class TreeBuilder(Placer):
         lane, units = space.lane, space.units
         self.kernel = Kernel(
             made.plan, name, made.lanes, lane, units, work=made.work, checks=self.checks,
-            called=made.called, neighbours=made.neighbours,
+            called=made.called,
         )  # fmt: skip
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}
@@ -454,6 +455,7 @@ class TreeBuilder(Placer):
         self.parallel_loops(nest)
         if not self.made.cuts:
             nest.scope.body.extend(tree.Ask(f) for f in self.made.fetches)
+            self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
         nest.close()
         return self.kernel
@@ -476,18 +478,16 @@ class TreeBuilder(Placer):
 
     def in_pieces(self, scope: Scope, lane: Expr) -> None:
         """The loop along the lane, cut: each piece is a loop with vectors of its own."""
-        streamed = self.made.streamed
-        for p in pieces(self.stores, lane, self.made.cuts):
+        for k, p in enumerate(pieces(self.stores, lane, self.made.cuts)):
             self.lane, self.stores = p.var, p.stores
-            self.streamed = {p.stores[i] for i in streamed}
+            self.unordered = unordered(p.stores, p.var) if k in self.made.unordered else {}
+            self.streamed = {p.stores[i] for i in self.made.streamed}
             self.analyse(roots(p.stores))
-            if p.var is None:
-                self.point(scope)
-                continue
-            inner = Scope(scope, [], p.var)
+            inner = scope if p.var is None else Scope(scope, [], p.var)
             self.point(inner)
-            stop = extent(p.var)
-            scope.body.append(tree.Lanes(p.var, stop, inner.body, exact=self.exact(p.var)))
+            if p.var is not None:
+                loop = tree.Lanes(p.var, extent(p.var), inner.body, exact=self.exact(p.var))
+                scope.body.append(loop)
 
     def lane_loop(self, nest: Nest, lane: Expr, ranged: bool) -> None:
         """ranged: within the part of a thread."""

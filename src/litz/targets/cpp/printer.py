@@ -97,7 +97,7 @@ class Printer:
         kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
 
         def text(r: Ref) -> str:
-            return spell.vector(r) if s.vec else r.text
+            return spell.vector(r, False) if s.vec else r.text
 
         self.line(f"{kind} {s.name} = {text(s.other)};")
         self.open(f"if ({s.cond.text})")

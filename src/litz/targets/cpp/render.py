@@ -80,6 +80,7 @@ _BY_NAME = (
     ("litz::load_strided", "litz/memory.h"),
     ("litz::load_evens<", "litz/strides.h"),
     ("litz::load_firsts<", "litz/strides.h"),
+    ("litz::load_alone<", "litz/strides.h"),
     ("litz::load_back<", "litz/strides.h"),
     ("litz::store_back(", "litz/strides.h"),
     ("litz::store_pairs(", "litz/strides.h"),

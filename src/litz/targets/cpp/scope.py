@@ -13,7 +13,7 @@ from litz.index import Expr, Symbol, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store, walk
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
-from litz.ir.dtype import BOOL
+from litz.ir.dtype import BF16, BOOL
 from litz.kernel.lanes.access import uniform
 from litz.kernel.nodes import as_index, is_check, is_guarded_kind, roots
 from litz.targets.cpp import tree
@@ -125,6 +125,7 @@ class Placer:
         self.analyse(roots(stores))
         self.branches: frozenset[Node] = frozenset()  # masked regions that vectors may skip
         self.open: list[Reduce] = []  # reductions that may run before what needs them
+        self.unordered: dict[Node, str] = {}  # values whose lanes lie in whatever order, and how
 
     def analyse(self, nodes: Sequence[Node]) -> None:
         for n in walk(nodes):
@@ -225,8 +226,9 @@ class Placer:
             mask = scope.mask
             vec = vec or mask is not None
         home = scope.at(depth)
-        ref = Ref(self.name(), n.dtype, vec)
-        home.body.append(tree.Let(ref.text, n, tuple(r for r, _ in args), vec, mask))
+        form = self.unordered.get(n, "")
+        ref = Ref(self.name(), n.dtype, vec, bool(form) and n.dtype is not BF16)
+        home.body.append(tree.Let(ref.text, n, tuple(r for r, _ in args), vec, mask, form))
         home.env[n] = ref
 
     def _emit_masked(self, n: Masked, scope: Scope) -> None:
@@ -255,7 +257,7 @@ class Placer:
         else:
             body = []
             value = self.place(n.args[1], Scope(home, body, guarded=True))
-            ref = Ref(self.name(), n.dtype, value.vec or other.vec)
+            ref = Ref(self.name(), n.dtype, value.vec or other.vec, n in self.unordered)
             home.body.append(tree.Branch(ref.text, n.dtype, ref.vec, cond, body, value, other))
         home.env[n] = ref
 

@@ -19,11 +19,15 @@ from litz.kernel.plan import KernelPlan
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value in scope: its C++ spelling, type, and whether it holds all lanes."""
+    """A value in scope: its C++ spelling, type, and whether it holds all lanes.
+
+    apart: whether they lie in whatever order (``litz.kernel.lanes.neighbours``).
+    """
 
     text: str
     dtype: DType
     vec: bool = False
+    apart: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,13 +58,17 @@ class Stmt:
 
 @dataclass(slots=True, eq=False)
 class Let(Stmt):
-    """``name = node(args)``; under ``mask`` loads happen only in lanes where it holds."""
+    """``name = node(args)``; under ``mask`` loads happen only in lanes where it holds.
+
+    form: of one whose lanes lie in whatever order (``litz.kernel.lanes.neighbours``).
+    """
 
     name: str
     node: Node
     args: tuple[Ref, ...]
     vec: bool
     mask: Ref | None = None
+    form: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -340,7 +348,6 @@ class Kernel:
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
-    neighbours: loads of pairs' first elements, where lanes lie in whatever order.
     """
 
     plan: KernelPlan
@@ -355,7 +362,6 @@ class Kernel:
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
     called: tuple[str, ...] = ()
-    neighbours: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ from litz.index import (
     split_linear,
 )
 from litz.ir.bits import signed_bits
-from litz.ir.body import Const, Index, Load, Masked, Node, Op
+from litz.ir.body import Const, Index, Load, Masked, Op
 from litz.ir.dtype import F32, I32, I64, DType
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
 from litz.kernel.lanes.access import Access, access, first_lanes
+from litz.kernel.lanes.neighbours import DIVISIONS
 from litz.kernel.nodes import int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
@@ -36,7 +37,6 @@ DIALECT = replace(
     floordiv="litz::floor_div({0}, {1})",
     floormod="litz::floor_mod({0}, {1})",
 )
-_DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")
 
 
 def ctype(dtype: DType) -> str:
@@ -90,7 +90,6 @@ class Speller:
     lane: the variable of the vector loop around, None outside; count: the C++ name of the number of
     valid lanes in a tail, None in whole vectors.
     called: the kernel's own functions for some ops, by the ops' names.
-    firsts: loads of pairs' first elements, where all others along the lane are of the second ones.
     """
 
     lanes: int
@@ -98,14 +97,16 @@ class Speller:
     count: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     called: Mapping[str, str] = field(default_factory=dict)
-    firsts: Sequence[Node] = ()
 
     # --- pieces -------------------------------------------------------------------------------
 
     def vtype(self, dtype: DType) -> str:
         return f"litz::Vec<{ctype(dtype)}, {self.lanes}>"
 
-    def vector(self, r: Ref) -> str:
+    def vector(self, r: Ref, ordered: bool = True) -> str:
+        """All lanes of a value, in order unless they need not be."""
+        if r.apart and ordered:
+            return f"litz::in_order({r.text})"
         return r.text if r.vec else f"{self.vtype(r.dtype)}({r.text})"
 
     def valid(self) -> str:
@@ -151,7 +152,7 @@ class Speller:
         if isinstance(n, Index):
             return self.index_value(n.expr, s.vec)
         if isinstance(n, Masked):
-            a, b, c = (self.vector(r) if s.vec else r.text for r in s.args)
+            a, b, c = (self.vector(r, not s.form) if s.vec else r.text for r in s.args)
             return f"litz::where({a}, {b}, {c})"
         assert isinstance(n, Op)
         return self.op(n, s)
@@ -168,14 +169,14 @@ class Speller:
         mask = self.range_mask(n) if s.vec else None
         if mask is not None:
             return mask
-        args = [self.vector(r) if s.vec else r.text for r in s.args]
+        args = [self.vector(r, not s.form) if s.vec else r.text for r in s.args]
         if n.name in CHECKS:
             mask = self.mask(s.mask) or (self.valid() if self.count else None)
             if s.vec:
                 args.append(mask or f"litz::Vec<bool, {self.lanes}>(true)")
             return f"litz::{n.name}({', '.join(args)}, bad)"
         dtype = s.args[-1].dtype
-        if s.vec and n.name in _DIVISIONS and dtype.is_int and self.count:
+        if s.vec and n.name in DIVISIONS and dtype.is_int and self.count:
             # Lanes past the end hold zeros, and dividing integers by zero traps.
             one = number(1, dtype)
             args[1] = f"litz::where({self.valid()}, {args[1]}, {self.vtype(dtype)}({one}))"
@@ -232,11 +233,11 @@ class Speller:
         if how.kind == "near":
             return self.load_near(n, how, data, mask)
         if how.kind == "step" and how.stride in (const(2), const(-1)):
-            form = "evens" if how.stride is const(2) else "back"
-            if self.firsts and n not in self.firsts:
+            back = how.stride is not const(2)
+            form = "back" if back else s.form or "evens"
+            if form == "seconds":
                 at = self.scalar_index(n.index - 1, data)
-                return f"litz::load_seconds{width}({n.buffer} + ({at}))"
-            form = "firsts" if self.firsts else form
+            rest = rest if back else mask or self.count
             return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
         if how.kind == "step" and mask is None:
             assert how.stride is not None
@@ -307,9 +308,11 @@ class Speller:
         if s.between is not None:
             at = f"{store.buffer} + ({self.scalar_index(store.index, data)})"
             count = f", {self.count}" if self.count else ""
-            form = "neighbours" if self.firsts else "pairs"
-            return f"litz::store_{form}({at}, {value}, {self.vector(s.between)}{count});"
-        assert not self.firsts, "lanes are in no order"
+            both = s.value, s.between
+            apart = all(r.apart for r in both) and not count
+            form = "neighbours" if apart else "pairs"
+            values = ", ".join(self.vector(r, not apart) for r in both)
+            return f"litz::store_{form}({at}, {values}{count});"
         how = self.access(store.index, data)
         if how.kind == "next" and store.mode == "set":
             p = f"{store.buffer} + ({self.scalar_index(store.index, data)})"

@@ -132,6 +132,16 @@ template <class V> LITZ_FN V min2(V a, V b) {
   else if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(min2(a.lo, b.lo), min2(a.hi, b.hi));
   else return V(hw::min(a.v, b.v));
 }
+// a where it is nan, else b: a mask of 64 bits is not made one of 32 on the way.
+template <class V> LITZ_FN V nan_or(V a, V b) {
+#if !LITZ_KMASK
+  if constexpr (is_vec<V>) {
+    if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(nan_or(a.lo, b.lo), nan_or(a.hi, b.hi));
+    else if constexpr (form<elem<V>, lanes<V>> == LEAF) return V(a.v != a.v ? a.v : b.v);
+  }
+#endif
+  return where(a != a, a, b);
+}
 template <int R, class V> LITZ_FN V round(V a) {
   if constexpr (!is_vec<V>) return hw::round1<R>(a);
   else if constexpr (form<elem<V>, lanes<V>> == SPLIT) return V(round<R>(a.lo), round<R>(a.hi));
@@ -170,12 +180,12 @@ template <class V> LITZ_FN V rsqrt(V a) { return V(elem<V>(1)) / sqrt(a); }
 
 template <class V> LITZ_FN V maximum(V a, V b) {
   if constexpr (is_bool_v<V>) return a | b;
-  else if constexpr (is_float_v<V>) return where(a != a, a, detail::max2(a, b));
+  else if constexpr (is_float_v<V>) return detail::nan_or(a, detail::max2(a, b));
   else return detail::max2(a, b);
 }
 template <class V> LITZ_FN V minimum(V a, V b) {
   if constexpr (is_bool_v<V>) return a & b;
-  else if constexpr (is_float_v<V>) return where(a != a, a, detail::min2(a, b));
+  else if constexpr (is_float_v<V>) return detail::nan_or(a, detail::min2(a, b));
   else return detail::min2(a, b);
 }
 template <class V> LITZ_FN V fmax(V a, V b) {

@@ -56,6 +56,20 @@ template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p, Vec<bool, N> 
   return gather<N>(p, iota<N>(i64(0), i64(2)), m, T{});
 }
 
+// The first n lanes, the others zero.
+template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p, i64 n) {
+  if constexpr (form<T, N> == HALF) {
+    return load_evens<N>((const u16*)p, n);
+  } else if constexpr (form<T, N> == MASK) {
+    return load_evens<N>((const u8*)p, n) != Vec<u8, N>(u8(0));
+  } else if constexpr (form<T, N> == SPLIT) {
+    return Vec<T, N>(load_evens<N / 2>(p, n), load_evens<N / 2>(p + N, n - N / 2));
+  } else {
+    return detail::evens(load_partial<N>(p, 2 * n - 1).v, load_partial<N>(p + N - 1, 2 * n - N).v,
+                         hw::count_to<N>());
+  }
+}
+
 // p[0], p[-1], .. p[1 - N]
 template <int N, class T> LITZ_FN Vec<T, N> load_back(const T* p) {
   if constexpr (form<T, N> == HALF) {
@@ -104,7 +118,12 @@ template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> 
   for (i64 j = 0; j < 2 * n; j++) p[j] = x[j];
 }
 
-// ---- both of N pairs of floats: lanes in whatever order, the same for all three functions
+namespace detail {
+template <int N> LITZ_FN Vec<u32, N> load_u32(const void* p) { return load<N>((const u32*)p); }
+template <int N> LITZ_FN Vec<u32, N> load_u32(const void* p, i64 n) { return load_partial<N>((const u32*)p, n); }
+}  // namespace detail
+
+// ---- every second of floats: lanes in whatever order, the same for all functions; of n, if given, the first n
 
 #if LITZ_GNU_X86 && defined(__AVX2__) && !LITZ_KMASK
 namespace detail {
@@ -121,13 +140,28 @@ template <int I> LITZ_FN hw::reg<double, 4> beside(hw::reg<double, 4> a, hw::reg
 template <int I> LITZ_FN hw::reg<double, 4> apart(hw::reg<double, 4> a, hw::reg<double, 4> b) {
   return beside<I>(a, b);
 }
+// The firsts of a, the seconds of b, which begins where N - 1 elements after a does: not one more is read.
+LITZ_FN hw::reg<float, 8> met(hw::reg<float, 8> a, hw::reg<float, 8> b) { return __builtin_ia32_shufps256(a, b, 0xd8); }
+LITZ_FN hw::reg<double, 4> met(hw::reg<double, 4> a, hw::reg<double, 4> b) { return __builtin_ia32_shufpd256(a, b, 10); }
+// I: firsts, seconds, or 2: firsts alone.
 template <int I, int N, class T> LITZ_FN Vec<T, N> load_apart(const T* p) {
   if constexpr (form<T, N> == SPLIT) return {load_apart<I, N / 2>(p), load_apart<I, N / 2>(p + N)};
+  else if constexpr (I == 2) return met(load<N>(p).v, load<N>(p + N - 1).v);
   else return apart<I>(load<N>(p).v, load<N>(p + N).v);
 }
+template <int I, int N, class T> LITZ_FN Vec<T, N> load_apart(const T* p, i64 n) {
+  if constexpr (form<T, N> == SPLIT) return {load_apart<I, N / 2>(p, n), load_apart<I, N / 2>(p + N, n - N / 2)};
+  else if constexpr (I == 2) return met(load_partial<N>(p, 2 * n - 1).v, load_partial<N>(p + N - 1, 2 * n - N).v);
+  else return apart<I>(load_partial<N>(p, 2 * n).v, load_partial<N>(p + N, 2 * n - N).v);
+}
 }  // namespace detail
-template <int N, class T> LITZ_FN Vec<T, N> load_firsts(const T* p) { return detail::load_apart<0, N>(p); }
-template <int N, class T> LITZ_FN Vec<T, N> load_seconds(const T* p) { return detail::load_apart<1, N>(p); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_firsts(const T* p, C... n) { return detail::load_apart<0, N>(p, n...); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_seconds(const T* p, C... n) { return detail::load_apart<1, N>(p, n...); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_alone(const T* p, C... n) { return detail::load_apart<2, N>(p, n...); }
+template <class T, int N> LITZ_FN Vec<T, N> in_order(Vec<T, N> a) {
+  if constexpr (form<T, N> == SPLIT) return {in_order(a.lo), in_order(a.hi)};
+  else return (decltype(a.v))__builtin_ia32_permdi256((hw::reg<long long, 4>)a.v, 0xd8);
+}
 template <class T, int N> LITZ_FN void store_neighbours(T* p, Vec<T, N> a, Vec<T, N> b) {
   if constexpr (form<T, N> == SPLIT) {
     store_neighbours(p, a.lo, b.lo);
@@ -138,10 +172,20 @@ template <class T, int N> LITZ_FN void store_neighbours(T* p, Vec<T, N> a, Vec<T
   }
 }
 #else
-template <int N, class T> LITZ_FN Vec<T, N> load_firsts(const T* p) { return load_evens<N>(p); }
-template <int N, class T> LITZ_FN Vec<T, N> load_seconds(const T* p) { return load_evens<N>(p + 1); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_firsts(const T* p, C... n) { return load_evens<N>(p, n...); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_seconds(const T* p, C... n) { return load_evens<N>(p + 1, n...); }
+template <int N, class T, class... C> LITZ_FN Vec<T, N> load_alone(const T* p, C... n) { return load_evens<N>(p, n...); }
+template <class V> LITZ_FN V in_order(V a) { return a; }
 template <class T, int N> LITZ_FN void store_neighbours(T* p, Vec<T, N> a, Vec<T, N> b) { store_pairs(p, a, b); }
 #endif
+
+// Both of N pairs as floats, in order.
+template <int N, class... C> LITZ_FN Vec<float, N> load_firsts(const bf16* p, C... n) {
+  return bitcast<float>(detail::load_u32<N>(p, n...) << 16);
+}
+template <int N, class... C> LITZ_FN Vec<float, N> load_seconds(const bf16* p, C... n) {
+  return bitcast<float>(detail::load_u32<N>(p, n...) & Vec<u32, N>(0xffff0000u));
+}
 
 // ---- what no stride describes
 
