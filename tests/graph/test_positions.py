@@ -30,6 +30,12 @@ def test_no_formula_stands_for_others() -> None:
     assert formula_of([0, 0, 0]) is None
 
 
+@pytest.mark.parametrize("places", [[0, 0, 0, 1, 1, 2, 2, 3], [1, 1, 1, 2, 2, 3, 3, 3]])
+def test_places_of_small_images_have_formulas_from_bound_to_bound(places: list[int]) -> None:
+    found = formula_of(places)
+    assert found is not None and [found[i] for i in range(8)] == places
+
+
 def test_positions_of_integers_are_left_alone_however_many_calls_make_them() -> None:
     aten = torch.ops.aten
     graph = torch.fx.Graph()

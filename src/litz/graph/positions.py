@@ -101,15 +101,20 @@ def formula_of(places: list[int]) -> Formula | None:
     if low < 0 or len(inner) < 2:
         return None
     first, last = inner[0], inner[-1] + 1
-    for by in range(1, min(PERIOD, last - first - 1) + 1):
-        steps = {b - a for a, b in zip(places[first:last], places[first + by : last], strict=False)}
-        if len(steps) != 1:
-            continue
-        times = steps.pop()
-        # For each place: places * by <= times * k + plus < places * by + by.
-        plus = max(places[k] * by - times * k for k in inner)
-        found = Formula(len(places), times, plus, by, low, high)
-        return found if all(found[k] == t for k, t in enumerate(places)) else None
+    # Of short ones there is more to learn where a bound begins: it may be what is rounded to, too.
+    for begin, end in ((first, last), (max(first - 1, 0), min(last + 1, len(places)))):
+        for by in range(1, min(PERIOD, end - begin - 1) + 1):
+            pairs = zip(places[begin:end], places[begin + by : end], strict=False)
+            steps = {b - a for a, b in pairs}
+            if len(steps) != 1:
+                continue
+            times = steps.pop()
+            # For each place: places * by <= times * k + plus < places * by + by.
+            plus = max(places[k] * by - times * k for k in inner)
+            found = Formula(len(places), times, plus, by, low, high)
+            if all(found[k] == t for k, t in enumerate(places)):
+                return found
+            break
     return None
 
 

@@ -41,6 +41,21 @@ template <class T, int N> LITZ_FN void store(same<T>* p, Vec<T, N> v) {
 }
 template <class T> LITZ_FN void store(same<T>* p, T v) { *p = v; }
 
+namespace detail {
+// From registers: a load of what several stores have just left waits for all of them.
+template <class T, class F, int... I> LITZ_FN hw::reg<T, sizeof...(I)> lane_list(F at, hw::seq<I...>) {
+  return hw::reg<T, sizeof...(I)>{at(I)...};
+}
+template <class T, int N, class F> LITZ_FN Vec<T, N> from_lanes(F at) {
+  if constexpr (form<T, N> == SPLIT) {
+    return Vec<T, N>(from_lanes<T, N / 2>(at),
+                     from_lanes<T, N / 2>([&](int i) LITZ_LAMBDA { return at(i + N / 2); }));
+  } else {
+    return lane_list<T>(at, hw::count_to<N>());
+  }
+}
+}  // namespace detail
+
 // Lanes start, start + step, ..
 template <int N, class T> LITZ_FN Vec<T, N> iota(T start, same<T> step) {
   if constexpr (form<T, N> == SPLIT) {

@@ -165,9 +165,10 @@ struct Scratch {
 
 template <int N, class F> LITZ_FN auto each(F f) {
   using T = decltype(f(i64(0)));
-  T buffer[N];
-  for (int j = 0; j < N; j++) buffer[j] = f(j);
-  return load<N>((const T*)buffer);
+  using B = detail::bits_of<T>;
+  const auto v = detail::from_lanes<B, N>([&](i64 j) LITZ_LAMBDA { return bitcast<B>(f(j)); });
+  if constexpr (is_same<T, bool>) return v != Vec<B, N>(B(0));
+  else return Vec<T, N>(v);
 }
 template <int N, class F> LITZ_FN auto each(i64 n, F f) {
   using T = decltype(f(i64(0)));

@@ -7,17 +7,6 @@
 namespace litz {
 namespace detail {
 
-template <class T, class F, int... I> LITZ_FN hw::reg<T, sizeof...(I)> lane_list(F at, hw::seq<I...>) {
-  return hw::reg<T, sizeof...(I)>{at(I)...};
-}
-template <class T, int N, class F> LITZ_FN Vec<T, N> from_lanes(F at) {
-  if constexpr (form<T, N> == SPLIT) {
-    return Vec<T, N>(from_lanes<T, N / 2>(at),
-                     from_lanes<T, N / 2>([&](int i) LITZ_LAMBDA { return at(i + N / 2); }));
-  } else {
-    return lane_list<T>(at, hw::count_to<N>());
-  }
-}
 template <int N> struct Indices {
   i64 at[N];
   LITZ_FN explicit Indices(Vec<i64, N> v) { store(at, v); }
