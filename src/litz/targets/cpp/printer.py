@@ -328,6 +328,12 @@ class Printer:
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
+        if spell.count is not None:  # it runs once at most: what is compiled once will do
+            end = f"{base}_b + {s.count * s.step}"
+            self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
+            self.block(s.body, spell)
+            self.close()
+            return
         for c in range(s.count):
             self.open("")
             self.line(f"const int64_t {base} = {base}_b + {c * s.step};")
