@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
@@ -43,14 +44,22 @@ class Placing:
         hidden = set(self.hidden)
         return as_traced([None if i in hidden else x for i, x in enumerate(given)], mode)
 
-    def whole(self, graph: Graph) -> None:
+    def whole(self, gm: GraphModule) -> GraphModule:
+        """A traced graph without gradients: at once, or once somebody looks at it."""
         self.begun = True
         if self.regions:
-            from litz.regions.place import place, reveal
+            from litz.regions.few import with_few_parts
+            from litz.regions.place import check_hidden, place, reveal
+            from litz.repeats.shorten import NotRepeating
 
+            own = gm.graph.find_nodes(op="placeholder")
             if self.hidden:
-                reveal(graph, self.inputs, self.hidden)
-            place(graph, self.regions)
+                check_hidden(own, self.inputs, self.hidden)
+                with suppress(NotEqual, NotRepeating):
+                    return with_few_parts(gm, self.regions, self.inputs, self.hidden)
+                reveal(own, self.inputs, self.hidden, tracing_mode())
+            place(gm.graph, self.regions)
+        return gm
 
     def split(
         self, joint: GraphModule, forwards: int, static: Sequence[int], split: Split
