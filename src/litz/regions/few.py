@@ -21,7 +21,7 @@ from litz.graph.aliasing import told_of
 from litz.graph.calls import copied
 from litz.graph.short import SHORT, Short
 from litz.regions.find import NotEqual, value
-from litz.regions.place import OPERATOR, OUTSIDE, Region, named, place, reveal
+from litz.regions.place import OUTSIDE, Region, hidden_name, named, place, reveal
 from litz.repeats.shorten import CALLS, KEPT, NotRepeating, shortened
 from litz.runtime.torch_private import LazyGraphModule, address, tracing_mode
 
@@ -44,32 +44,32 @@ class Long:
     own: Mapping[int, tuple[int, ...]]
 
 
-def long_region(region: Region, graph: Graph, inputs: Sequence[Node]) -> Long:
-    """What may be left out of a region.  inputs: of the graph, as far as parts may have them.
+def long_region(
+    region: Region, calls: Sequence[Node], position: Callable[[int], int | None]
+) -> Long:
+    """What may be left out of a region.
 
+    calls: those that stand for it, forward and backward.  position: which of the graph's inputs
+    each of the region's is, if it is one and has no other reader.
     Raises NotEqual where parts between others are not wired alike.
     """
     count = len(region.reads)
-    calls = [n for n in graph.nodes if n.target is OPERATOR and n.args[1][0] == region.number]
-    forward, *backward = calls
     if any(k != count - 1 for k, _ in region.results):
         raise NotEqual("others read what parts between others give")
-    if any(len(set(n.args[1][2:-1])) > 1 or min(n.args[1][1:]) < 0 for n in backward):
+    variants: list[Any] = [n.args[1] for n in calls[1:]]
+    if any(len(set(v[2:-1])) > 1 or min(v[1:]) < 0 for v in variants):
         raise NotEqual("parts' gradients are laid out in several ways")
-    position = {n: i for i, n in enumerate(inputs)}
-    given = region.given(forward, inputs)
     own: dict[int, tuple[int, ...]] = {}
     for i, row in enumerate(zip(*region.reads, strict=True)):
         if all(j == k for k, (j, _) in enumerate(row[1:])):
             if len({o for _, o in row[1:]}) > 1:
                 raise NotEqual("parts read other results of those before them")
         elif len(set(row)) > 1:
-            nodes = [given[at] for j, at in row if j == OUTSIDE and given[at] in position]
-            if len(set(nodes)) < count:
+            places = [position(at) for j, at in row if j == OUTSIDE]
+            known = [at for at in places if at is not None]
+            if len(set(known)) < count:
                 raise NotEqual("parts read what is made before them")
-            if any(len(n.users) > 1 for n in nodes):
-                raise NotEqual("a part's input has other readers")
-            own[i] = tuple(position[n] for n in nodes)
+            own[i] = tuple(known)
     return Long(region.number, count, own)
 
 
@@ -102,7 +102,6 @@ def with_few_parts(
     Raises NotEqual or NotRepeating, with the graph as it was, where they have to be there now.
     """
     graph = gm.graph
-    own = graph.find_nodes(op="placeholder")
     region = max(regions, key=lambda r: len(r.reads) * len(r.first.forward))
     few = KEPT + 1 + max(2, -(-CALLS // len(region.first.forward)))
     more = len(region.reads) - few
@@ -112,27 +111,26 @@ def with_few_parts(
         raise NotEqual("too little repeats")
     if len({address(value(n)) for n in inputs}) < len(inputs):
         raise NotEqual("inputs share memory")
-    long = long_region(region, graph, own)
+    long = long_region(region, (), region.hidden.get)
     left_out = range(EARLY, EARLY + more)
     gone = {row[k] for row in long.own.values() for k in left_out}
     mode = tracing_mode()
-    reveal(own, inputs, [i for i in hidden if i not in gone], mode)
-    made = without(graph, {own[i] for i in gone}, range(len(results)))
-    there = iter(made.find_nodes(op="placeholder"))
-    given = [None if i in gone else next(there) for i in range(len(own))]
+    made = without(graph, (), range(len(results)))
+    own = reveal(made, inputs, hidden, gone, mode)
     parts = [k for k in range(long.parts) if k not in left_out]
-    copies = place(made, regions, {region.number: parts}, given)[region.number]
+    copies = place(made, regions, {region.number: parts}, own)[region.number]
     calls = [n for n in region.first.forward if all(copies[k][n].users for k in parts)]
     rows = [[named(n, k) for k in range(long.parts)] for n in calls]
-    if any(copies[k][n].name != row[k] for n, row in zip(calls, rows, strict=True) for k in parts):
+    names = [hidden_name(i) if n is None else n.name for i, n in enumerate(own)]
+    alike = (copies[k][n].name == row[k] for n, row in zip(calls, rows, strict=True) for k in parts)
+    if not all(alike) or any(own[i] and names[i] != hidden_name(i) for i in hidden):
         raise NotEqual("parts' calls have other names than theirs")
-    rows += [[own[i].name for i in row] for row in long.own.values()]
+    rows += [[names[i] for i in row] for row in long.own.values()]
     short = shortened(LazyGraphModule(gm, made, type(gm).__name__))
-    short = _whole(short, rows, len(calls), left_out, [n.name for n in own])
+    short = _whole(short, rows, len(calls), left_out, names)
 
     def put(graph: Graph) -> None:
-        reveal(own, inputs, hidden, mode)
-        place(graph, regions)
+        place(graph, regions, {}, reveal(graph, inputs, hidden, (), mode))
 
     return Unplaced(gm, short, put)
 

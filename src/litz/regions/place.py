@@ -23,6 +23,7 @@ from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.memory import Fakes, Layout, Memory
 from litz.regions.trace import Recorded, Tracer, layout, record
 from litz.runtime.fake import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from litz.runtime.past_wrappers import are_idle
 from litz.runtime.torch_private import register_fake
 
 Tangents = tuple[Layout | None, ...]
@@ -200,6 +201,7 @@ def _outlined(before: Graph, regions: Sequence[Region]) -> Graph:
         inside.update(*r.repeat.parts)
     graph = Graph()
     copies: dict[Node, Node] = {}
+    inside.update(r.inputs[i] for r in regions for i in r.hidden)
     for n in before.nodes:
         if n not in inside:
             new = copies[n] = graph.node_copy(n, copies.__getitem__)
@@ -235,12 +237,15 @@ def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
 
     AOTAutograd makes tensors of several kinds of each input, and needs them to see gradients,
     writes and memory that is shared, none of which a part's own inputs have.  A region's first
-    input stays.  Returns which of the graph's inputs are hidden.
+    input stays.  Its wrappers, which have nothing to do then, hand them on like others: they are
+    called with all.  Returns which of the graph's inputs are hidden.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
-    tensors = [value(n) for n in inputs if isinstance(value(n), torch.Tensor)]
+    tensors = [value(n) for n in inputs]
     asked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if asked or next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None:
+    if any(type(x) is not FakeTensor for x in tensors) or asked:
+        return []
+    if next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None:
         return []
     inside = {n for r in regions for part in r.repeat.parts for n in part}
     at = {n: i for i, n in enumerate(inputs) if n.users and inside.issuperset(n.users)}
@@ -251,30 +256,45 @@ def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
     return list(at.values())
 
 
-def check_hidden(own: Sequence[Node], inputs: Sequence[Node], hidden: Collection[int]) -> None:
-    """Raise Unseen where a trace has other inputs: AOTAutograd has put some together, say."""
-    if len(own) != len(inputs) or any("val" in own[i].meta for i in hidden):
+def check_hidden(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> None:
+    """Raise Unseen where AOTAutograd has put inputs together, or has more to do than a call."""
+    own = graph.find_nodes(op="placeholder")
+    if hidden and (len(own) + len(hidden) != len(inputs) or not are_idle()):
         raise Unseen
 
 
 def reveal(
-    own: Sequence[Node],
+    graph: Graph,
     inputs: Sequence[Node],
     hidden: Collection[int],
+    gone: Collection[int],
     mode: FakeTensorMode | None,
-) -> None:
-    """Give a traced graph's inputs that AOTAutograd has not seen metadata, as of those it has.
+) -> list[Node | None]:
+    """Give a traced graph the inputs that AOTAutograd has not seen, but for those that are gone.
 
-    inputs: those of Dynamo's graph; hidden: which of them.  mode: of the trace.
+    inputs: those of Dynamo's graph.  mode: of the trace.  Returns what stands for each.
     """
+    shown = iter(graph.find_nodes(op="placeholder"))
+    own = [None if i in hidden else next(shown) for i in range(len(inputs))]
     memory = Memory(Fakes(mode))
     for old, new in zip(inputs, own, strict=True):
-        if "val" in new.meta:
+        if new is not None:
             memory.note(value(old), new.meta["val"])
+    behind = next(n for n in graph.nodes if n.op != "placeholder")
     with unset_fake_temporarily():
-        for i in hidden:
-            if "val" not in own[i].meta:
-                own[i].meta["val"] = memory(value(inputs[i]))
+        for i in range(len(inputs) - 1, -1, -1):
+            if own[i] is None and i not in gone:
+                with graph.inserting_before(behind):
+                    new = graph.create_node("placeholder", hidden_name(i), name=hidden_name(i))
+                new.meta["val"] = memory(value(inputs[i]))
+                own[i] = new
+            behind = own[i] or behind
+    return own
+
+
+def hidden_name(i: int) -> str:
+    """What an input that AOTAutograd has not seen is called in a traced graph."""
+    return f"hidden{i}"
 
 
 # --- placed back ---

@@ -27,6 +27,7 @@ from litz.regions.place import (
     FORWARD,
     INPUT,
     MARK,
+    OPERATOR,
     Region,
     What,
     place,
@@ -68,7 +69,7 @@ def split_short(
     plain = all(str(n.target).startswith("primals_") for n in inputs)
     if not plain or len(results) != forwards + len(inputs) or len(told) != len(results):
         raise NotEqual("there is more in the joint graph than inputs and results")
-    long = [long_region(r, graph, inputs) for r in regions if len(r.reads) >= FEWEST]
+    long = [_long(r, graph, inputs) for r in regions if len(r.reads) >= FEWEST]
     if not long:
         raise NotEqual
     gone = {i for r in long for row in r.own.values() for i in row[2:-2]}
@@ -121,6 +122,20 @@ def _key(region: int, n: Node) -> tuple[int, What] | None:
     """Which of a region's four parts a node is of, and which of its nodes."""
     number, *key = n.meta.get(MARK, (None,))
     return cast(tuple[int, What], tuple(key)) if number == region else None
+
+
+def _long(region: Region, graph: Graph, inputs: Sequence[Node]) -> Long:
+    calls = [n for n in graph.nodes if n.target is OPERATOR and n.args[1][0] == region.number]
+    given = cast(list[Node], calls[0].args[0])
+    position = {n: i for i, n in enumerate(inputs)}
+
+    def own(at: int) -> int | None:
+        n = given[at]
+        if n in position and len(n.users) > 1:
+            raise NotEqual("a part's input has other readers")
+        return position.get(n)
+
+    return long_region(region, calls, own)
 
 
 def _calls(graph: Graph) -> list[Node]:
