@@ -41,7 +41,11 @@ from litz.stages import Stages
 AROUND = {  # functions that run between Dynamo's graph and the stages, by their line
     "find": (("litz.regions", "repeats"),),
     "trace": (("litz.regions.place", "record"),),
-    "place": (("litz.regions.place", "place"), ("litz.regions.split", "place")),
+    "place": (
+        ("litz.regions.few", "with_few_parts"),
+        ("litz.regions.place", "place"),
+        ("litz.regions.split", "place"),
+    ),
     "cut": (("litz.regions.split", "check_cut"),),
     "copy": (("litz.regions.split", "_Lengthening.run"),),
 }

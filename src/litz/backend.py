@@ -41,6 +41,7 @@ from litz.graph.recurrences import roll_up
 from litz.graph.repro import save_repro
 from litz.graph.rng_states import fix_states
 from litz.graph.scan_gradients import differentiate_scans
+from litz.graph.short import called, seen
 from litz.graph.statistics import give_true_types
 from litz.graph.user_kernels import launched
 from litz.logs import events
@@ -134,16 +135,16 @@ def _compiled(
     def compiler(kind: str, regions: Placing) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
-                regions.whole(graph.graph)
+                graph = regions.whole(graph)
             elif kind == "forward":
                 if _takes_eager_mode(options) and not packing and not [*gm.children()]:
                     if idle := less_than_a_function(graph):
                         raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
-            fix_states(graph)
+            fix_states(seen(graph))
             stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
-            report_graph(kind, count_calls(graph))
-            guards = len(dynamo.guards(graph))
+            report_graph(kind, called(graph))
+            guards = len(dynamo.guards(seen(graph)))
             if wrong:
                 call = _through_aten(graph, stages, kind, wrong[0])
             else:
@@ -153,7 +154,7 @@ def _compiled(
                 wrong.append(stages.fallback)
             if kind == "forward" and not stages.fallback:
                 dynamo.results_are_no_views()
-            report_guards(guards, lambda: dynamo.guards(graph))
+            report_guards(guards, lambda: dynamo.guards(seen(graph)))
             call = finished(call, recorder, stages, kind)
             artifact = None if stages.fallback or stages.timer else stages.artifact
             made_of[kind] = artifact
@@ -266,7 +267,7 @@ def _takes_eager_mode(options: Options) -> bool:
 
 def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, program: str) -> Boxed:
     """``compile_or_fall_back``, in all processes that communicate with this one."""
-    found = agreement(graph, f"{program}, {kind}", options)
+    found = agreement(seen(graph), f"{program}, {kind}", options)
     if found is None:
         return compile_or_fall_back(graph, options, stages, kind)
     with dynamo.real_tensors(), through_aten():
@@ -339,7 +340,7 @@ def _found_or_compiled(
             return call
 
         def keep(artifact: Artifact) -> None:
-            if symbols(graph) == known:
+            if symbols(seen(graph)) == known:
                 store.save(cache, key, artifact)
             else:
                 stages.not_kept = "compiling it added guards"
@@ -355,7 +356,7 @@ def _found(
     if artifact is None:
         return None
     with suppress(ArtifactError):  # it names what this process has not
-        call = bind(artifact, options, launched(graph))
+        call = bind(artifact, options, launched(seen(graph)))
         stages.artifact = artifact
         stages.seconds["total"] = stages.clock() - start
         return call
@@ -366,7 +367,9 @@ def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) 
     """The graph's key and what is known of its symbols; empty, as the log says, without a key."""
     try:
         with stages.timed("key"):
-            return graph_key(graph, options, inference=inference, guarded=True), symbols(graph)
+            return graph_key(graph, options, inference=inference, guarded=True), symbols(
+                seen(graph)
+            )
     except NotCached as e:
         stages.not_kept = str(e)
         events.info("the graph is not cached: %s", e)
@@ -392,10 +395,10 @@ def compile_and_bind(
     with s.timed("import"):  # who binds what is kept does without it
         from litz.compiler import compile_graph, on_gpu
         from litz.contest import Contest
-    if on_gpu(graph):
+    if on_gpu(seen(graph)):
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
-    kernels = launched(graph)
+    kernels = launched(seen(graph))
     contest = Contest(options, options.tuning_seconds) if options.tunes_widely else None
     binder = Binder(options, s.choices)
 

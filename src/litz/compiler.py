@@ -16,6 +16,7 @@ from litz.binding import versions
 from litz.graph.calls import leaves
 from litz.graph.columns import COLUMNS, Columns
 from litz.graph.passes import run_passes
+from litz.graph.short import SHORT
 from litz.host.aliasing import written
 from litz.host.arguments import arguments
 from litz.host.capturable import recording
@@ -189,7 +190,8 @@ def _repeated(
     """The ``way`` from a graph to its schedule, for fewer copies where the graph repeats."""
     try:
         with s.timed("repeats"):
-            short = gm.meta.get(COLUMNS) or shortened(gm) if _may_shorten(options) else None
+            known = gm.meta.get(COLUMNS) or gm.meta.get(SHORT)
+            short = known or shortened(gm) if _may_shorten(options) else None
         if short is not None:
             fewer = way(short.gm)
             with s.timed("repeats"):

@@ -42,6 +42,7 @@ import os
 import struct
 import sys
 import time
+from dataclasses import fields
 from functools import lru_cache
 from importlib import metadata
 from typing import Any, Final
@@ -58,6 +59,7 @@ from litz.graph.aliasing import roles
 from litz.graph.calls import higher_order_name, takes_objects
 from litz.graph.constants import is_literal
 from litz.graph.dialect import HIGHER_ORDER, MUTATION, USER_KERNEL
+from litz.graph.short import SHORT, Short, seen
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
@@ -86,7 +88,11 @@ def graph_key(gm: GraphModule, options: Options, *, inference: bool, guarded: bo
     gm: as ``compile_graph`` takes it, before any pass.  Call it where tensors hold numbers.
     Raises NotCached.
     """
-    return content_key(*surroundings(options), repr((inference, guarded)), *Writer(gm).lines())
+    short: Short | None = gm.meta.get(SHORT)
+    lines = Writer(seen(gm)).lines()
+    if short is not None:
+        lines.append(repr([getattr(short, f.name) for f in fields(short) if f.name != "gm"]))
+    return content_key(*surroundings(options), repr((inference, guarded)), *lines)
 
 
 def surroundings(options: Options) -> list[str]:

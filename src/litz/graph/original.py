@@ -14,6 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.calls import copied
+from litz.graph.short import SHORT
 
 aten = torch.ops.aten
 REWRITTEN: Final = frozenset({
@@ -23,8 +24,11 @@ REWRITTEN: Final = frozenset({
 
 
 def kept(gm: GraphModule) -> Graph | None:
-    """A copy of the graph, if passes may make of it what ATen would run otherwise."""
-    if not any(n.target in REWRITTEN for n in gm.graph.nodes):
+    """A copy of the graph, if passes may make of it what ATen would run otherwise.
+
+    None of what is put together later: passes have another one.
+    """
+    if SHORT in gm.meta or not any(n.target in REWRITTEN for n in gm.graph.nodes):
         return None
     copy = Graph()
     copies: dict[Node, Node] = {}

@@ -22,8 +22,9 @@ from litz.graph.calls import copied
 from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.memory import Fakes, Layout, Memory
 from litz.regions.trace import Recorded, Tracer, layout, record
-from litz.runtime.fake import FakeTensor, unset_fake_temporarily
-from litz.runtime.torch_private import register_fake, tracing_mode
+from litz.runtime.fake import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from litz.runtime.past_wrappers import are_idle
+from litz.runtime.torch_private import register_fake
 
 Tangents = tuple[Layout | None, ...]
 OUTSIDE = -1
@@ -116,6 +117,14 @@ class Region:
     def variant(self, number: int) -> tuple[Tangents, Recorded]:
         return list(self.traces.items())[number]
 
+    def given(self, call: Node, inputs: Sequence[Node | None]) -> list[Node | None]:
+        """What stands for each of ``inputs`` in a traced graph.  inputs: those of that graph."""
+        shown = iter(cast(list[Node], call.args[0]))
+        return [
+            inputs[self.hidden[i]] if i in self.hidden else next(shown)
+            for i in range(len(self.inputs))
+        ]
+
     def differentiated(self, given: Sequence[Layout | None]) -> tuple[list[int], list[Node | None]]:
         """The variant of each part where the results' gradients are laid out so, -1 for none, and
         what in it stands for the gradient of each of ``inputs``."""
@@ -192,6 +201,7 @@ def _outlined(before: Graph, regions: Sequence[Region]) -> Graph:
         inside.update(*r.repeat.parts)
     graph = Graph()
     copies: dict[Node, Node] = {}
+    inside.update(r.inputs[i] for r in regions for i in r.hidden)
     for n in before.nodes:
         if n not in inside:
             new = copies[n] = graph.node_copy(n, copies.__getitem__)
@@ -227,12 +237,15 @@ def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
 
     AOTAutograd makes tensors of several kinds of each input, and needs them to see gradients,
     writes and memory that is shared, none of which a part's own inputs have.  A region's first
-    input stays.  Returns which of the graph's inputs are hidden.
+    input stays.  Its wrappers, which have nothing to do then, hand them on like others: they are
+    called with all.  Returns which of the graph's inputs are hidden.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
-    tensors = [value(n) for n in inputs if isinstance(value(n), torch.Tensor)]
+    tensors = [value(n) for n in inputs]
     asked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if asked or next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None:
+    if any(type(x) is not FakeTensor for x in tensors) or asked:
+        return []
+    if next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None:
         return []
     inside = {n for r in regions for part in r.repeat.parts for n in part}
     at = {n: i for i, n in enumerate(inputs) if n.users and inside.issuperset(n.users)}
@@ -243,33 +256,66 @@ def hide(gm: GraphModule, regions: Sequence[Region]) -> list[int]:
     return list(at.values())
 
 
-def reveal(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> None:
-    """Give a traced graph's inputs that AOTAutograd has not seen metadata, as of those it has.
-
-    inputs: those of Dynamo's graph; hidden: which of them.  Raises Unseen where the trace has
-    others: AOTAutograd has put some together, say.
-    """
+def check_hidden(graph: Graph, inputs: Sequence[Node], hidden: Collection[int]) -> None:
+    """Raise Unseen where AOTAutograd has put inputs together, or has more to do than a call."""
     own = graph.find_nodes(op="placeholder")
-    if len(own) != len(inputs) or any("val" in own[i].meta for i in hidden):
+    if hidden and (len(own) + len(hidden) != len(inputs) or not are_idle()):
         raise Unseen
-    memory = Memory(Fakes(tracing_mode()))
+
+
+def reveal(
+    graph: Graph,
+    inputs: Sequence[Node],
+    hidden: Collection[int],
+    gone: Collection[int],
+    mode: FakeTensorMode | None,
+) -> list[Node | None]:
+    """Give a traced graph the inputs that AOTAutograd has not seen, but for those that are gone.
+
+    inputs: those of Dynamo's graph.  mode: of the trace.  Returns what stands for each.
+    """
+    shown = iter(graph.find_nodes(op="placeholder"))
+    own = [None if i in hidden else next(shown) for i in range(len(inputs))]
+    memory = Memory(Fakes(mode))
     for old, new in zip(inputs, own, strict=True):
-        if "val" in new.meta:
+        if new is not None:
             memory.note(value(old), new.meta["val"])
+    behind = next(n for n in graph.nodes if n.op != "placeholder")
     with unset_fake_temporarily():
-        for i in hidden:
-            own[i].meta["val"] = memory(value(inputs[i]))
+        for i in range(len(inputs) - 1, -1, -1):
+            if own[i] is None and i not in gone:
+                with graph.inserting_before(behind):
+                    new = graph.create_node("placeholder", hidden_name(i), name=hidden_name(i))
+                new.meta["val"] = memory(value(inputs[i]))
+                own[i] = new
+            behind = own[i] or behind
+    return own
+
+
+def hidden_name(i: int) -> str:
+    """What an input that AOTAutograd has not seen is called in a traced graph."""
+    return f"hidden{i}"
 
 
 # --- placed back ---
 
 
-def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) -> None:
+def place(
+    graph: Graph,
+    regions: Sequence[Region],
+    few: Mapping[int, Sequence[int]] | None = None,
+    inputs: Sequence[Node | None] = (),
+    marked: bool = False,
+) -> Mapping[int, Parts]:
     """Put the calls of its parts in place of each opaque operator of a traced graph.
 
-    short: regions of which four parts are put there, the first and last two, and marked as MARK
-    says.  Raises Unseen where the trace has to be made again.
+    few: the parts that are put there, of regions of which not all are.  inputs: the whole graph's,
+    where that is another one.  marked: the few are, as MARK says; all others have names by
+    ``named``.  Returns what the forward's nodes have become.  Raises Unseen where the trace has to
+    be made again.
     """
+    few = few or {}
+    inputs = inputs or graph.find_nodes(op="placeholder")
     check_seen(regions)
     forward: dict[int, Parts] = {}
     joint = False
@@ -284,10 +330,12 @@ def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) 
         region = regions[number := n.args[1][0]]
         with graph.inserting_before(n), unset_fake_temporarily():
             if number not in forward:
-                forward[number], made = _forward(region, n, number in short)
+                stay = _stay(region, few.get(number), marked)
+                forward[number], made = _forward(region, n, stay, region.given(n, inputs))
             else:
                 joint = True
-                made = _backward(region, n, number in short, forward[number])
+                stay = _stay(region, few.get(number), marked)
+                made = _backward(region, n, stay, forward[number])
         for pick in tuple(n.users):
             new = made[pick.args[1]]
             stood.append(pick.meta["val"])
@@ -299,6 +347,12 @@ def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) 
     # PyTorch's partitioner begins with that, which looks at each call for long.
     if forward and not joint and not all(n.users for n in calls):
         graph.eliminate_dead_code()
+    return forward
+
+
+def named(n: Node, part: int) -> str:
+    """What a trace's node is called in a part."""
+    return f"{n.name}_part{part}"
 
 
 def check_seen(regions: Sequence[Region]) -> None:
@@ -311,35 +365,39 @@ def check_seen(regions: Sequence[Region]) -> None:
         raise Unseen
 
 
-def _stay(region: Region, short: bool) -> list[tuple[int, int | None]]:
-    """The parts to be put there, and their marks."""
-    count = len(region.reads)
-    if not short:
-        return [(k, None) for k in range(count)]
-    return [(k, c) for c, k in enumerate((0, 1, count - 2, count - 1))]
+Stay = Sequence[tuple[int, int | None]]
+"""The parts to be put there, and their marks."""
 
 
-def _forward(region: Region, n: Node, short: bool) -> tuple[Parts, dict[int, Node]]:
-    """The copies of each part's calls, put where one call stands for all parts, and its results."""
+def _stay(region: Region, few: Sequence[int] | None, marked: bool) -> Stay:
+    if few is None:
+        return [(k, None) for k in range(len(region.reads))]
+    return [(k, c if marked else None) for c, k in enumerate(few)]
+
+
+def _forward(
+    region: Region, n: Node, stay: Stay, given: Sequence[Node | None]
+) -> tuple[Parts, dict[int, Node]]:
+    """The copies of each part's calls, put where one call stands for all parts, and its results.
+
+    given: what stands for the region's inputs.
+    """
     trace = region.first
     parts: Parts = {}
-    inputs, shown = n.graph.find_nodes(op="placeholder"), iter(cast(list[Node], n.args[0]))
-    given = [
-        inputs[region.hidden[i]] if i in region.hidden else next(shown)
-        for i in range(len(region.inputs))
-    ]
+    before = 0  # the part that was put there last: its results stand for those of what is not
     fakes = Fakes()
-    for k, mark in _stay(region, short):
-        read = [
-            given[i] if j == OUTSIDE else parts[j if j in parts else 1][trace.results[i]]
+    for k, mark in stay:
+        read: Any = [
+            given[i] if j == OUTSIDE else parts[j if j in parts else before][trace.results[i]]
             for j, i in region.reads[k]
         ]
         parts[k] = dict(zip(trace.inputs, read, strict=True))
-        _copy(trace.forward, parts[k], n, mark, FORWARD, fakes)
+        _copy(trace.forward, parts[k], n, k, mark, FORWARD, fakes)
+        before = k
     return parts, {i: parts[k][trace.results[o]] for i, (k, o) in enumerate(region.results)}
 
 
-def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, Node]:
+def _backward(region: Region, n: Node, stay: Stay, parts: Parts) -> dict[int, Node]:
     """The same for the gradients; parts: what ``_forward`` has made."""
     _, *variants = cast(list[int], n.args[1])
     tangents = iter(cast(list[Node], n.args[0]))
@@ -357,14 +415,14 @@ def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, N
     place = {i: at for at, i in enumerate(sorted(known))}
     found: dict[int, Node] = {}
     fakes = Fakes()
-    for k, mark in reversed(_stay(region, short)):
+    for k, mark in reversed(stay):
         if variants[k] < 0:
             continue
         key, trace = region.variant(variants[k])
         early = [parts[k][c] for c in region.first.early]
         given = [arrived[k, o] for o, t in enumerate(key) if t is not None]
         copies = dict(zip((*trace.early, *trace.tangents), (*early, *given), strict=True))
-        _copy(trace.backward, copies, n, mark, BACKWARD, fakes)
+        _copy(trace.backward, copies, n, k, mark, BACKWARD, fakes)
         for (j, i), g in zip(region.reads[k], trace.gradients, strict=True):
             if g is not None and j == OUTSIDE:
                 found[place[i]] = copies[g]
@@ -377,13 +435,14 @@ def _copy(
     nodes: Sequence[Node],
     copies: dict[Node, Node],
     instead: Node,
-    part: int | None,
+    part: int,
+    mark: int | None,
     kind: str,
     fakes: Fakes,
 ) -> None:
     """Copy calls of a trace to where ``instead`` stands.
 
-    copies: of what they read; gets theirs.  part: which one they are marked as.
+    copies: of what they read; gets theirs.  mark: which part they are marked as, if they are.
     """
     memory = Memory(fakes)
     for old, new in copies.items():
@@ -391,10 +450,11 @@ def _copy(
     meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
     number = cast(list[int], instead.args[1])[0]
     for i, n in enumerate(nodes):
-        new = copies[n] = copied(n, instead.graph, copies.__getitem__)
+        name = named(n, part) if mark is None else None
+        new = copies[n] = copied(n, instead.graph, copies.__getitem__, name)
         new.meta.update(n.meta, **meta, val=memory(n.meta["val"]))
-        if part is not None:
-            new.meta[MARK] = (number, part, (kind, i))
+        if mark is not None:
+            new.meta[MARK] = (number, mark, (kind, i))
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:

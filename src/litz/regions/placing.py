@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
@@ -31,26 +32,33 @@ class Placing:
     regions: Sequence[Region]
     said: str
     inputs: Sequence[Node] = ()
-    hidden: Collection[int] = ()
+    hidden: Collection[int] = frozenset()
     begun: bool = False
 
     def shown(self, given: Sequence[Any]) -> Sequence[Any]:
-        """What AOTAutograd is given as inputs: None for those that it need not see, and parameters
+        """What AOTAutograd is given as inputs: without those that it need not see, and parameters
         as it would make them."""
         mode = tracing_mode()
         if not self.regions or mode is None:
             return given
-        hidden = set(self.hidden)
-        return as_traced([None if i in hidden else x for i, x in enumerate(given)], mode)
+        return as_traced([x for i, x in enumerate(given) if i not in self.hidden], mode)
 
-    def whole(self, graph: Graph) -> None:
+    def whole(self, gm: GraphModule) -> GraphModule:
+        """A traced graph without gradients: at once, or once somebody looks at it."""
         self.begun = True
         if self.regions:
-            from litz.regions.place import place, reveal
+            from litz.regions.few import with_few_parts
+            from litz.regions.place import check_hidden, place, reveal
+            from litz.repeats.shorten import NotRepeating
 
+            own: list[Node | None] = []
+            check_hidden(gm.graph, self.inputs, self.hidden)
             if self.hidden:
-                reveal(graph, self.inputs, self.hidden)
-            place(graph, self.regions)
+                with suppress(NotEqual, NotRepeating):
+                    return with_few_parts(gm, self.regions, self.inputs, self.hidden)
+                own = reveal(gm.graph, self.inputs, self.hidden, (), tracing_mode())
+            place(gm.graph, self.regions, {}, own)
+        return gm
 
     def split(
         self, joint: GraphModule, forwards: int, static: Sequence[int], split: Split
@@ -84,7 +92,7 @@ def compiled(
     from litz.regions.place import Region, Unseen, hide, outlined
 
     regions = [Region(r, tracer, i) for i, r in enumerate(found)]
-    inputs, hidden = gm.graph.find_nodes(op="placeholder"), hide(gm, regions)
+    inputs, hidden = gm.graph.find_nodes(op="placeholder"), frozenset(hide(gm, regions))
     shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
     for _ in range(TRIES):
         said = f"equal regions are traced once: {shared}"
@@ -95,7 +103,7 @@ def compiled(
         except Unseen:
             for r in regions:
                 r.hidden = {}
-            hidden = []
+            hidden = frozenset()
         except Exception as e:
             if placing.begun:  # what came after the trace failed
                 raise

@@ -7,7 +7,6 @@ those left out are put between them, forward and backward.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
@@ -17,9 +16,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.graph.aliasing import DESCRIPTIONS, told_of
+from litz.graph.aliasing import DESCRIPTIONS
 from litz.graph.calls import copied, higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
+from litz.regions.few import Long, long_region, without
 from litz.regions.find import NotEqual
 from litz.regions.memory import Fakes
 from litz.regions.place import (
@@ -28,7 +28,6 @@ from litz.regions.place import (
     INPUT,
     MARK,
     OPERATOR,
-    OUTSIDE,
     Region,
     What,
     place,
@@ -48,18 +47,6 @@ FEWEST: Final = 6  # parts from which it pays
 SPECIAL: Final = ("auto_functionalized", "triton_kernel_wrapper_functional")
 Images = dict[tuple[int, What], Node]
 """The nodes of a graph that parts have become, by part."""
-
-
-@dataclass(frozen=True)
-class _Long:
-    """A region of the whole joint graph.
-
-    own: which of the graph's inputs each part has for itself, by input of the part.
-    """
-
-    number: int
-    parts: int
-    own: Mapping[int, tuple[int, ...]]
 
 
 def split_short(
@@ -82,14 +69,13 @@ def split_short(
     plain = all(str(n.target).startswith("primals_") for n in inputs)
     if not plain or len(results) != forwards + len(inputs) or len(told) != len(results):
         raise NotEqual("there is more in the joint graph than inputs and results")
-    position = {n: i for i, n in enumerate(inputs)}
-    long = [_long(r, graph, position) for r in regions if len(r.reads) >= FEWEST]
+    long = [_long(r, graph, inputs) for r in regions if len(r.reads) >= FEWEST]
     if not long:
         raise NotEqual
     gone = {i for r in long for row in r.own.values() for i in row[2:-2]}
     stays = [i for i in range(len(inputs)) if i not in gone]
     kept = [*range(forwards), *(forwards + i for i in stays)]
-    short = _without(graph, {inputs[i] for i in gone}, kept)
+    short = without(graph, {inputs[i] for i in gone}, kept)
     marks = {
         inputs[i].name: (r.number, c, (INPUT, which))
         for r in long
@@ -99,7 +85,7 @@ def split_short(
     for n in short.find_nodes(op="placeholder"):
         if n.name in marks:
             n.meta[MARK] = marks[n.name]
-    place(short, regions, [r.number for r in long])
+    place(short, regions, {r.number: (0, 1, r.parts - 2, r.parts - 1) for r in long}, marked=True)
     at = {i: k for k, i in enumerate(stays)}
     gm = LazyGraphModule(joint, short)
     cuts: list[Cut] = []
@@ -138,46 +124,18 @@ def _key(region: int, n: Node) -> tuple[int, What] | None:
     return cast(tuple[int, What], tuple(key)) if number == region else None
 
 
-def _long(region: Region, graph: Graph, position: Mapping[Node, int]) -> _Long:
-    """What may be left out of a region.  position: of the graph's inputs."""
-    count = len(region.reads)
+def _long(region: Region, graph: Graph, inputs: Sequence[Node]) -> Long:
     calls = [n for n in graph.nodes if n.target is OPERATOR and n.args[1][0] == region.number]
-    forward, *backward = calls
-    if any(k != count - 1 for k, _ in region.results):
-        raise NotEqual("others read what parts between others give")
-    if any(len(set(n.args[1][2:-1])) > 1 or min(n.args[1][1:]) < 0 for n in backward):
-        raise NotEqual("parts' gradients are laid out in several ways")
-    given = cast(list[Node], forward.args[0])
-    own: dict[int, tuple[int, ...]] = {}
-    for i, row in enumerate(zip(*region.reads, strict=True)):
-        if all(j == k for k, (j, _) in enumerate(row[1:])):
-            if len({o for _, o in row[1:]}) > 1:
-                raise NotEqual("parts read other results of those before them")
-        elif len(set(row)) > 1:
-            nodes = [given[at] for j, at in row if j == OUTSIDE and given[at] in position]
-            if len(set(nodes)) < count:
-                raise NotEqual("parts read what is made before them")
-            if any(len(n.users) > 1 for n in nodes):
-                raise NotEqual("a part's input has other readers")
-            own[i] = tuple(position[n] for n in nodes)
-    return _Long(region.number, count, own)
+    given = cast(list[Node], calls[0].args[0])
+    position = {n: i for i, n in enumerate(inputs)}
 
+    def own(at: int) -> int | None:
+        n = given[at]
+        if n in position and len(n.users) > 1:
+            raise NotEqual("a part's input has other readers")
+        return position.get(n)
 
-def _without(graph: Graph, gone: set[Node], kept: Sequence[int]) -> Graph:
-    """A copy of a joint graph without some inputs.  kept: which of its results stay."""
-    new = Graph()
-    copies: dict[Node, Node] = {}
-    output = graph.output_node()
-    results: Any = output.args[0]
-    read = {results[i] for i in kept}
-    for n in graph.nodes:
-        idle = n.target is operator.getitem and n not in read and set(n.users) == {output}
-        if n is not output and n not in gone and not idle:
-            copies[n] = made = copied(n, new, copies.get, n.name)
-            made.meta.update(n.meta)
-    end = new.output(tuple(copies.get(results[i]) for i in kept))
-    end.meta = told_of(output, kept)
-    return new
+    return long_region(region, calls, own)
 
 
 def _calls(graph: Graph) -> list[Node]:
@@ -217,7 +175,7 @@ class _Lengthening:
 
     def __init__(
         self,
-        long: _Long,
+        long: Long,
         forward: Graph,
         backward: Graph,
         inputs: Sequence[Node],
@@ -448,7 +406,7 @@ class _Memory:
     """
 
     def __init__(
-        self, long: _Long, key: Callable[[Node], tuple[int, What] | None], graphs: Sequence[Graph]
+        self, long: Long, key: Callable[[Node], tuple[int, What] | None], graphs: Sequence[Graph]
     ) -> None:
         self.fakes = Fakes()
         self.owner: dict[int, tuple[int, What, int] | None] = {}

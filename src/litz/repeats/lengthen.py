@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from litz.graph.calls import is_random
+from litz.graph.short import Short
 from litz.index import Const, Expr, const
 from litz.ir import body
 from litz.ir.body import Node, Op, Rewriter, op, walk
@@ -33,7 +34,7 @@ from litz.ir.program import (
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
 from litz.lowering.bindings import Handed
 from litz.lowering.random import STREAM_BITS
-from litz.repeats.shorten import NotRepeating, Short
+from litz.repeats.shorten import NotRepeating
 from litz.schedule.groups import Group, Schedule, Step
 
 Plans = Mapping[str, BoundKernel]

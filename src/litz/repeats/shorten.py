@@ -22,6 +22,7 @@ from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op, told_of
 from litz.graph.calls import leaves
 from litz.graph.runs import LITERALS, literal, numbered, runs
+from litz.graph.short import Short
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import LazyGraphModule
@@ -38,29 +39,6 @@ Read = Mapping[Node, Sequence[Node]]
 
 class NotRepeating(Exception):
     """Why all of a graph is scheduled; without a reason where little in it repeats."""
-
-
-@dataclass(frozen=True)
-class Short:
-    """A graph without some of its equal copies.
-
-    copies: how many are left out, behind the second of the four that stay.
-    copy_of: which of the four each node of theirs is in, and each input that one copy alone reads,
-    by name.
-    named: what stands for a node or input of the second in the copies behind it, and for a node of
-    the first, up to the third of the four.
-    inputs: the names of all inputs.  outputs: for each result of the whole graph the result of the
-    short one that it is, or, in a copy by its number from 1 on, is like.  results: which of the
-    four each result of the short graph is made in; -1 for none.
-    """
-
-    gm: GraphModule
-    copies: int
-    copy_of: Mapping[str, int]
-    named: Mapping[str, tuple[str, ...]]
-    inputs: tuple[str, ...]
-    outputs: tuple[tuple[int, int], ...]
-    results: tuple[int, ...]
 
 
 def shortened(gm: GraphModule) -> Short:

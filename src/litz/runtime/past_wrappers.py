@@ -57,7 +57,7 @@ def past_wrappers(call: _Wrapped, metadata: Any, program: Program | None) -> _Ca
     graph.  program: the same in eager mode, if gradients may be differentiated by way of it.  None
     where they have more to do, or this version of PyTorch has others.
     """
-    if is_autocasting() or any(getattr(metadata, name, True) for name in _TASKS):
+    if is_autocasting() or not _idle(metadata):
         return None
     if getattr(metadata, "grad_enabled_mutation", True) is not None:
         return None
@@ -71,6 +71,15 @@ def past_wrappers(call: _Wrapped, metadata: Any, program: Program | None) -> _Ca
     if graph is call or not getattr(graph, "_boxed_call", False):
         return None
     return _without_gradients(call, graph)
+
+
+def are_idle() -> bool:
+    """Whether wrappers around the graph that AOTAutograd compiles do no more than to call it."""
+    return _idle(getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None))
+
+
+def _idle(metadata: Any) -> bool:
+    return not any(getattr(metadata, name, True) for name in _TASKS)
 
 
 def _wrapped_by_idle(call: Any) -> Any:
