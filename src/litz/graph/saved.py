@@ -4,8 +4,9 @@ A log-softmax that the forward graph itself need not store is not saved: the bac
 it anew, to the same bits, from what it was made of and from two numbers a row; a norm likewise, and
 what it is made into element by element.  Products that are
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
-computes more columns, and kernels read such rows whole.  Of a view of an input the input is saved:
-by that PyTorch sees that somebody wrote it before the backward pass.
+computes more columns, and kernels read such rows whole.  What is only converted to a wider type is
+saved as it was.  Of a view of an input the input is saved: by that PyTorch sees that somebody wrote
+it before the backward pass.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ COPIES: Final = frozenset({aten._to_copy.default, aten.clone.default})
 # Beside what works element by element, those that read a value without having it stored.
 PASSING: Final = frozenset({
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.gather.default,
-    aten.nll_loss_forward.default, aten.nll_loss2d_forward.default,
+    aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.amax.default,
+    aten._log_softmax.default, aten._softmax.default,
 })  # fmt: skip
 # Norms: how many of their results are the norm and its statistics, and where weight and bias stand.
 ROWS: Final = {
@@ -71,6 +73,9 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
     for n in dict.fromkeys(both.saved):
         if isinstance(n, Node) and n.op == "call_function":
             both.leave_out_norm(n)
+    for n in dict.fromkeys(both.saved):
+        if isinstance(n, Node) and _is_widened(n):
+            both.save_narrow(n)
     for n in both.saved:
         if isinstance(n, Node) and n.target in PRODUCTS:
             both.widen(n)
@@ -214,6 +219,38 @@ class _Parts:
         """Whether inputs that nobody writes may be saved in the place of one value."""
         inputs = all(a.op == "placeholder" and a not in self.written for a in given)
         return inputs and 2 * sum(map(_bytes, given)) < _bytes(beside)
+
+    def save_narrow(self, n: Node) -> None:
+        """Save what a value was before it got a wider type, where nobody has it stored as it is.
+
+        An argument is copied: whoever gave it may write it before the backward pass.
+        """
+        own, narrow = self.inputs.get(n.name), n.args[0]
+        assert isinstance(narrow, Node)
+        if own is None or self._shown_too([n]) or not self._passes(n, n):
+            return
+        if not all(_is_pointwise(u) or u.target in (*PASSING, *COPIES) for u in own.users):
+            return
+        if not same_dims(narrow.meta["val"].stride(), n.meta["val"].stride()):
+            return
+        self.changed = True
+        if narrow not in self.saved and not self._is_made(narrow):
+            with self.forward.inserting_before(n):
+                narrow = add_call(n, aten.clone.default, (narrow,), {})
+        fresh = [] if narrow in self.saved else [narrow]
+        for made in self._save(n, own, fresh):
+            self.inputs[narrow.name] = made
+        first = next(a for a in self.backward.nodes if a.op != "placeholder")
+        with self.backward.inserting_before(first):
+            known = self.inputs[narrow.name]
+            wide = add_call(own, aten._to_copy.default, (known,), {"dtype": n.meta["val"].dtype})
+        own.replace_all_uses_with(wide)
+        self.backward.erase_node(own)
+
+    def _is_made(self, n: Node) -> bool:
+        """Whether a value lies in memory of its own, which no result shares."""
+        own = n.op == "call_function" and owner(n) is n and n not in self.shown
+        return own and not self._shown_too([n])
 
     def widen(self, n: Node) -> None:
         """Let rows of a product begin at whole 16 bytes, unless results show how it lies."""
@@ -371,6 +408,16 @@ def _attached(n: Node) -> Node:
     while n.target is aten.detach.default:
         n = n.args[0]  # type: ignore[assignment]
     return n
+
+
+def _is_widened(n: Node) -> bool:
+    """Whether a value is another's in a type that has all values of that one's, on its device."""
+    if n.target is not aten._to_copy.default or not isinstance(n.args[0], Node):
+        return False
+    val, of = n.meta["val"], n.args[0].meta["val"]
+    floating = val.is_floating_point() and of.is_floating_point()
+    wider = floating and torch.promote_types(val.dtype, of.dtype) is val.dtype is not of.dtype
+    return wider and val.device == of.device
 
 
 def _is_pointwise(n: Node) -> bool:

@@ -19,7 +19,7 @@ from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
+from litz.kernel.blocks.recipe import GRID, Axes, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import (
     apart,
     choose_configs,
@@ -135,6 +135,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
     totals = pairs(reduces)
     passes = choose_passes(plan, reduces, totals, values) if form == "passes" else ()
     even = axes.even(configs)
+    parts_first = form == "once" and _parts_first(plan, axes, configs)
     return BlockPlan(
         plan,
         form,
@@ -142,7 +143,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         configs,
         even,
         wide,
-        axes.flat,
+        int_value(axes.parallel[-1].size) > GRID if parts_first else axes.flat,
         passes,
         tuple(totals.items()),
         _neighbours(plan, configs[0]) if totals and passes else 1,
@@ -152,6 +153,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         at_once=at_once(plan) if axes.turns else 1,
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
         pairs=form == "once" and not style.block_pointers and _in_pairs(plan, configs[0]),
+        parts_first=parts_first,
     )
 
 
@@ -199,6 +201,18 @@ def _inside(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:
     return (
         uneven and size_hint(size) >= BLOCKS * block and len(set(walk(roots(plan.stores)))) <= LINES
     )
+
+
+def _parts_first(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:
+    """Whether rows of several blocks are looked up, whole: some of them more than once maybe."""
+    z, *others = axes.parallel
+    if z.name != "z" or len(others) != 1:
+        return False
+    (x,) = others
+    found = [n for n in loads_of(roots(plan.stores)) if n.indirect and plan.lane in n.index.free]
+    where = [frozenset(v for _, data in n.indirect for v in data.vars) for n in found]
+    whole = any(dims & {*z.dims} and not dims & {*x.dims} for dims in where)
+    return whole and int_value(x.size) > max(c.block("x") for c in configs)
 
 
 def _in_pairs(plan: KernelPlan, config: Config) -> bool:

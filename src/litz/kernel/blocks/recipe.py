@@ -150,6 +150,8 @@ class BlockPlan:
     unrolled: reduced dims of which a product is spelled for every value.
     beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
     rows.
+    parts_first: programs go down axis z before they go along x: what rows look up more than once is
+    still in caches, where only parts of all rows are gone through at one time.
     together: blocks along axis y, of skeletons' loops z, that programs go through together, so that
     caches keep what they share (1: they follow each other along x).  downward: they begin with the
     last block along x.
@@ -184,6 +186,7 @@ class BlockPlan:
     run: int = 1
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
+    parts_first: bool = False
     together: int = 1
     scale: Node | None = None
     downward: bool = False
@@ -208,6 +211,8 @@ class BlockPlan:
         if self.form == "crossed":
             return parallel[:-1]
         parallel = tuple(a for a in parallel if a is not self.axes.turns)
+        if self.parts_first:
+            return parallel[::-1]
         return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
 
     def reach(self, axis: Axis) -> Expr:

@@ -25,6 +25,7 @@ from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
     combined_along,
+    narrowest,
     row_block,
     spreads,
     whole_block,
@@ -66,11 +67,6 @@ def power_of_two(n: int) -> int:
 
 def hint(e: Expr) -> int:
     return max(1, size_hint(e, default=1 << 10))
-
-
-def narrowest(plan: KernelPlan) -> int:
-    """Bytes of the narrowest element that the kernel moves."""
-    return min((p.dtype.bytes for p in plan.params), default=4)
 
 
 def streams(plan: KernelPlan) -> int:
@@ -192,14 +188,19 @@ def _usual(plan: KernelPlan) -> Iterator[Node]:
 
 
 def _widths(
-    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30, warps: int = FLAT_WARPS
+    plan: KernelPlan,
+    axes: Axes,
+    programs: Callable[[int], int],
+    most: int = 1 << 30,
+    warps: int = FLAT_WARPS,
 ) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
     programs: see ``_shrunk``.  most: elements that a thread has by default.  warps: by default,
     where they wait for memory.
     """
-    loaded = sum(n.dtype.bytes for n in loads(roots(plan.stores)))
+    along = {v for a in axes.blocked for v in a.dims}  # what a program loads once counts not
+    loaded = sum(n.dtype.bytes for n in loads(roots(plan.stores)) if along & {*n.vars})
     each = max(4, min(_access(plan), power_of_two(AHEAD // max(loaded, 1) + 1) // 2))
     few, scattered = _each(plan, programs(1)), apart(plan)
     most = min(few or each, most)
@@ -251,9 +252,11 @@ def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     most = 1 if axes.turns else _most(own, row)
     # Programs that begin with the place of a row have more.
     default = 8 if len(axes.parallel) > 1 and not axes.turns else FLAT_WARPS
-    for block, warps in _widths(plan, lambda block: size // block * rows, most, default):
+    for block, warps in _widths(plan, axes, lambda block: size // block * rows, most, default):
         x = min(block, power_of_two(size))
-        yield _config(min(warps, x // WARP), x=x)
+        # Threads have less only where a whole kernel has, not a row of it.
+        fewest = x // WARP if rows == 1 else warps * x // block
+        yield _config(min(warps, fewest), x=x)
 
 
 def _most(own: Sequence[Load], row: Sequence[Expr]) -> int:
@@ -277,7 +280,7 @@ def _rows(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
         n for n in loads(roots(plan.stores)) if all(set(a.dims) & set(n.vars) for a in axes.blocked)
     ]
     most = _most(own, row.dims)
-    for block, warps in _widths(plan, lambda block: count * size // block, most):
+    for block, warps in _widths(plan, axes, lambda block: count * size // block, most):
         x = min(whole_block(row.size), block)
         x = x if x >= PART else min(row_block(row.size), block)
         if spreads(plan):
