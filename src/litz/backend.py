@@ -138,7 +138,7 @@ def _compiled(
                 graph = regions.whole(graph)
             elif kind == "forward":
                 if _takes_eager_mode(options) and not packing and not [*gm.children()]:
-                    if idle := less_than_a_function(graph):
+                    if idle := less_than_a_function(graph, recorder.wanted):
                         raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
             fix_states(seen(graph))

@@ -295,3 +295,34 @@ def test_of_views_of_inputs_inputs_are_saved(fn: Callable[[Tensor, Tensor], Tens
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.backward()
     assert [kind for kind, _ in graphs] == ["forward", "backward"]
+
+
+def cast(x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(x.float(), y)
+
+
+def cast_sum(x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy((x + x.t()).float(), y)
+
+
+def cast_shown(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    wide = (x + x.t()).float()
+    return F.cross_entropy(wide, y), wide
+
+
+@pytest.mark.parametrize(("fn", "narrow"), [(cast, 1), (cast_sum, 1), (cast_shown, 0)])
+def test_what_is_only_widened_is_saved_as_it_was(fn: Callable[..., Any], narrow: int) -> None:
+    """Whoever gave it may write it before the backward pass, as in eager mode."""
+    graphs: list[tuple[str, GraphModule]] = []
+    grads = []
+    for run in (compiled(fn, graphs), fn):
+        x = draw(64, 64, dtype=torch.bfloat16).requires_grad_()
+        given = x * 1
+        out = run(given, torch.arange(64))
+        with torch.no_grad():
+            given.zero_()
+        grads.append(torch.autograd.grad(out[0] if isinstance(out, tuple) else out, x)[0])
+    torch.testing.assert_close(*grads, atol=1e-5, rtol=1e-2)
+    values: Any = graphs[0][1].graph.output_node().args[0]
+    kinds = [n.meta["val"].dtype for n in values[1:] if n.meta["val"].numel() == 64 * 64]
+    assert graphs[0][0] == "forward" and kinds.count(torch.bfloat16) == narrow

@@ -46,28 +46,30 @@ def on_cpus(gm: GraphModule) -> bool:
     return all(x.device.type == "cpu" for x in _values(gm.graph.nodes) if isinstance(x, Tensor))
 
 
-FUNCTION = 3
+FUNCTION = {"cpu": 3, "cuda": 2}
 """Calls of eager mode, each with that of its gradient, that cost what an autograd function in
-Python does: so many a compiled training program has to spare."""
-ELEMENTS = 1 << 13
+Python does: so many a compiled training program has to spare.  On GPUs one is as many kernels."""
+ELEMENTS = {"cpu": 1 << 13, "cuda": 1 << 21}
 """Elements for which such a call takes twice as long as for one."""
 
 _NO_CALLS = (getitem, torch.ops.aten.detach.default)
 """What eager mode does without: PyTorch's trace detaches what is saved."""
 
 
-def less_than_a_function(graph: GraphModule) -> str:
-    """Why a training program costs eager mode less on CPUs than the function around a compiled one.
+def less_than_a_function(graph: GraphModule, recorded: bool) -> str:
+    """Why a training program costs eager mode less than the function around a compiled one.
 
-    graph: its forward part, of ATen's calls.  "" where it costs more, draws random numbers or has
-    open sizes.
+    graph: its forward part, of ATen's calls.  recorded: as a CUDA graph on GPUs.  "" where it costs
+    more, draws random numbers, has open sizes or is on several devices.
     """
-    work, elements = 0.0, dict[Node, int]()
+    work, elements = dict.fromkeys(FUNCTION, 0.0), dict[Node, int]()
+    kinds = set[str]()
     for n in graph.graph.nodes:
         if n.op == "output":
             break
         values = [x for x in leaves([n.meta.get("val")]) if x is not None]
-        counts = [x.numel() for x in values if isinstance(x, Tensor) and x.device.type == "cpu"]
+        counts = [x.numel() for x in values if isinstance(x, Tensor)]
+        kinds |= {x.device.type for x in values if isinstance(x, Tensor)}
         if len(counts) != len(values) or not all(type(c) is int for c in counts):
             return ""
         elements[n] = sum(counts)
@@ -75,10 +77,14 @@ def less_than_a_function(graph: GraphModule) -> str:
             continue
         if getattr(n.target, "namespace", "") != "aten" or is_random(n.target):
             return ""
-        work += 1 + max(elements[x] for x in (n, *n.all_input_nodes)) / ELEMENTS
-    if work >= FUNCTION:
+        most = max(elements[x] for x in (n, *n.all_input_nodes))
+        for kind, size in ELEMENTS.items():
+            work[kind] += 1 + most / size
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if work.get(kind, 0) >= FUNCTION.get(kind, 0) or (kind == "cuda" and recorded):
         return ""
-    return f"its calls' work, {work:.2g}, is less than that of an autograd function, {FUNCTION}"
+    few = FUNCTION[kind]
+    return f"its calls' work, {work[kind]:.2g}, is less than that of an autograd function, {few}"
 
 
 def _values(nodes: Iterable[Node]) -> list[Any]:
