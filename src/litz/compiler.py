@@ -247,7 +247,7 @@ def _scheduled(
         costs = {d: target_of(d).costs(d) for d in settings.blocks}
         known = {d: c for d, c in costs.items() if c is not None}
         # Python calls cuDNN: what runs without has ATen's convolutions.
-        called = options.host != "native" and cudnn.is_there()
+        called = bool(settings.blocks) and options.host != "native" and cudnn.is_there()
         convolved = settings.blocks if called else ()
         chosen = pipeline(settings.blocks, known, options.tunes_widely, rivals, convolved)
         program = run_program_passes(lowered.program, chosen, hooks=options.hooks, check=checked)
