@@ -25,7 +25,6 @@ from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
     combined_along,
-    narrowest,
     row_block,
     spreads,
     whole_block,
@@ -67,6 +66,11 @@ def power_of_two(n: int) -> int:
 
 def hint(e: Expr) -> int:
     return max(1, size_hint(e, default=1 << 10))
+
+
+def narrowest(plan: KernelPlan) -> int:
+    """Bytes of the narrowest element that the kernel moves."""
+    return min((p.dtype.bytes for p in plan.params), default=4)
 
 
 def streams(plan: KernelPlan) -> int:
@@ -254,9 +258,7 @@ def _flat(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     default = 8 if len(axes.parallel) > 1 and not axes.turns else FLAT_WARPS
     for block, warps in _widths(plan, axes, lambda block: size // block * rows, most, default):
         x = min(block, power_of_two(size))
-        # Threads have less only where a whole kernel has, not a row of it.
-        fewest = x // WARP if rows == 1 else warps * x // block
-        yield _config(min(warps, fewest), x=x)
+        yield _config(min(warps, x // WARP), x=x)
 
 
 def _most(own: Sequence[Load], row: Sequence[Expr]) -> int:
