@@ -77,19 +77,10 @@ template <int More = 0, class V> LITZ_FN Pair<V> exp_pair(V x) {
   return {scaled(m.high, at), scaled(m.low, at)};
 }
 template <class V> LITZ_FN V sigmoid_of(V x) {
-  using T = elem<V>;
-  const V one = V(T(1)), zero = V(T(0));
-  V a = max2(V(Core<T>::exp_min), -abs(x));
-  auto e = exp_pair(a);  // 1 / (1 + e) or e / (1 + e)
-  V den = one + e.high;
-  V den_low = e.high - (den - one) + e.low;
-  V inv = one / den;
-  auto positive = x > zero;
-  V num = where(positive, one, e.high);
-  V num_low = where(positive, zero, e.low);
-  V q = num * inv;
-  V rest = mad(-q, den_low, mad(-q, den, num) + num_low);
-  return mad(rest, inv, q);
+  const V one(elem<V>(1));
+  V e = exp_of(-abs(x)), den = one + e, inv = one / den;  // 1 / (1 + e) or e / (1 + e)
+  V num = where(x > V(elem<V>(0)), one, e), q = num * inv;
+  return mad(mad(-q, e - (den - one), mad(-q, den, num)), inv, q);
 }
 
 // Of a normal number.
@@ -109,7 +100,7 @@ template <class V> LITZ_FN LogParts<V> log_parts(V x) {
 template <class T> struct Base {
   T two, two_low, unit, unit_low;
 };
-template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
+template <class V> LITZ_FN Pair<V> log_pair(V e, V f, V tail, Base<elem<V>> b) {
   using T = elem<V>;
   V a = e * V(b.two);
   V h = f * V(b.unit);
@@ -121,7 +112,11 @@ template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
   }
   V s = a + h;
   V low = h - (s - a) + h_low;
-  return s + mad(tail, V(b.unit), mad(e, V(b.two_low), low));
+  return {s, mad(tail, V(b.unit), mad(e, V(b.two_low), low))};
+}
+template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
+  auto sum = log_pair(e, f, tail, b);
+  return sum.high + sum.low;
 }
 template <class V> LITZ_FN V log_special(V x, V r) {
   using C = Core<elem<V>>;

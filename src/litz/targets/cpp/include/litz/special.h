@@ -9,9 +9,12 @@
 namespace litz {
 namespace detail {
 
-// erfinv(x) / x of w = -log(1 - x^2) as a sum, from 17 on good to 2^-22.
-template <class V> LITZ_FN Pair<V> erfinv_ratio(V w) {
-  V c = w - V(2.5f), c_low = w - (c + V(2.5f)), first(0x1.805c5cp+0f), first_low(0x1.f9dbdep-25f);
+// erfinv(x) / x of z = 1 - x^2 as a sum, by w = -log(z), from 17 on good to 2^-22.
+template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
+  auto parts = log_parts(z);
+  auto l = log_pair(parts.e, parts.f, F32::log_tail(parts.f), F32::base_e);
+  V w = -(l.high + l.low), w_low = -(w + l.high) - l.low;
+  V c = w - V(2.5f), c_low = w - (c + V(2.5f)) + w_low, first(0x1.805c5cp+0f), first_low(0x1.f9dbdep-25f);
   V q = poly(c, 0x1.f91e8ap-3f, -0x1.11c4a4p-8f, -0x1.4864fep-10f, 0x1.c9e1d2p-13f, -0x1.4dc406p-18f,
              -0x1.d08024p-19f, 0x1.f6fa2ep-22f, 0x1.8cde94p-26f, -0x1.33c02ep-27f);
   auto tail = w >= V(5.0f);
@@ -23,7 +26,7 @@ template <class V> LITZ_FN Pair<V> erfinv_ratio(V w) {
     V farther = poly(e, 0x1.02a314p+0f, -0x1.2798bp-13f, -0x1.c697fap-13f, 0x1.597476p-14f, -0x1.3a84c2p-16f);
     c = where(tail, where(far, e, d), c), q = where(tail, where(far, farther, p), q);
     first = where(tail, where(far, V(0x1.3664dep+2f), V(0x1.6a9efcp+1f)), first);
-    c_low = where(tail, V(0.0f), c_low), first_low = where(tail, V(0.0f), first_low);
+    c_low = where(tail, (mad(-root, root, w) + w_low) / (root + root), c_low), first_low = where(tail, V(0.0f), first_low);
   }
   V high = mad(c, q, first);
   return {high, mad(c, q, first - high) + mad(c_low, q, first_low)};
@@ -252,7 +255,7 @@ template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
   using V = Vec<float, N>;
   const V one(1.0f);
   V z = LITZ_FMA ? mad(-x, x, one) : (one - x) * (one + x);
-  auto f = detail::erfinv_ratio(-log(z));
+  auto f = detail::erfinv_ratio(z);
   V more = x * V(0x1p24f), whole = more * f.high;  // so that no part is subnormal
   V r = copysign((whole + mad(more, f.low, mad(more, f.high, -whole))) * V(0x1p-24f), x);
   auto inside = z > V(0.0f);
@@ -265,7 +268,7 @@ template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
   using V = Vec<double, N>;
   const V one(1.0);
   V a = abs(x), z = (one - x) * (one + x);
-  V r = x * cast<double>(detail::erfinv_ratio(-log(cast<float>(z))).high), square = r * r, f = exp(square);
+  V r = x * cast<double>(detail::erfinv_ratio(cast<float>(z)).high), square = r * r, f = exp(square);
   f = mad(fma(r, r, -square), f, f);
   V e = (detail::erf_small(r) - x) * f;
   auto outer = a > V(0.8);
