@@ -15,8 +15,11 @@ template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
   auto l = log_pair(parts.e, parts.f, F32::log_tail(parts.f), F32::base_e);
   V w = -(l.high + l.low), w_low = -(w + l.high) - l.low;
   V c = w - V(2.5f), c_low = w - (c + V(2.5f)) + w_low, first(0x1.805c5cp+0f), first_low(0x1.f9dbdep-25f);
-  V q = poly(c, 0x1.f91e8ap-3f, -0x1.11c4a4p-8f, -0x1.4864fep-10f, 0x1.c9e1d2p-13f, -0x1.4dc406p-18f,
-             -0x1.d08024p-19f, 0x1.f6fa2ep-22f, 0x1.8cde94p-26f, -0x1.33c02ep-27f);
+  const V slope(0x1.f91e8ap-3f);
+  V q = poly(c, -0x1.11c4a4p-8f, -0x1.4864fep-10f, 0x1.c9e1d2p-13f, -0x1.4dc406p-18f, -0x1.d08024p-19f,
+             0x1.f6fa2ep-22f, 0x1.8cde94p-26f, -0x1.33c02ep-27f);
+  V rise = mad(c, q, slope);
+  first_low = mad(c, mad(c, q, slope - rise), first_low);
   auto tail = w >= V(5.0f);
   if (LITZ_UNLIKELY(hany(tail))) {
     auto far = w >= V(17.0f);
@@ -24,12 +27,12 @@ template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
     V p = poly(d, 0x1.006dc4p+0f, 0x1.357d16p-7f, -0x1.f470d8p-8f, 0x1.74e56cp-8f, -0x1.d8325cp-9f,
                0x1.837fe8p-10f, -0x1.8f96eap-15f, -0x1.3f3d8cp-12f, 0x1.ccf82ep-14f);
     V farther = poly(e, 0x1.02a314p+0f, -0x1.2798bp-13f, -0x1.c697fap-13f, 0x1.597476p-14f, -0x1.3a84c2p-16f);
-    c = where(tail, where(far, e, d), c), q = where(tail, where(far, farther, p), q);
+    c = where(tail, where(far, e, d), c), rise = where(tail, where(far, farther, p), rise);
     first = where(tail, where(far, V(0x1.3664dep+2f), V(0x1.6a9efcp+1f)), first);
     c_low = where(tail, (mad(-root, root, w) + w_low) / (root + root), c_low), first_low = where(tail, V(0.0f), first_low);
   }
-  V high = mad(c, q, first);
-  return {high, mad(c, q, first - high) + mad(c_low, q, first_low)};
+  V high = mad(c, rise, first);
+  return {high, mad(c, rise, first - high) + mad(c_low, rise, first_low)};
 }
 
 }  // namespace detail
