@@ -77,10 +77,19 @@ template <int More = 0, class V> LITZ_FN Pair<V> exp_pair(V x) {
   return {scaled(m.high, at), scaled(m.low, at)};
 }
 template <class V> LITZ_FN V sigmoid_of(V x) {
-  const V one(elem<V>(1));
-  V e = exp_of(-abs(x)), den = one + e, inv = one / den;  // 1 / (1 + e) or e / (1 + e)
-  V num = where(x > V(elem<V>(0)), one, e), q = num * inv;
-  return mad(mad(-q, e - (den - one), mad(-q, den, num)), inv, q);
+  using T = elem<V>;
+  const V one = V(T(1)), zero = V(T(0));
+  V a = max2(V(Core<T>::exp_min), -abs(x));
+  auto e = exp_pair(a);  // 1 / (1 + e) or e / (1 + e)
+  V den = one + e.high;
+  V den_low = e.high - (den - one) + e.low;
+  V inv = one / den;
+  auto positive = x > zero;
+  V num = where(positive, one, e.high);
+  V num_low = where(positive, zero, e.low);
+  V q = num * inv;
+  V rest = mad(-q, den_low, mad(-q, den, num) + num_low);
+  return mad(rest, inv, q);
 }
 
 // Of a normal number.
