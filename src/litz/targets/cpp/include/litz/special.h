@@ -9,6 +9,11 @@
 namespace litz {
 namespace detail {
 
+// a * b + c of an exact product, on every machine.
+template <int N> LITZ_FN Vec<float, N> exact_mad(Vec<float, N> a, Vec<float, N> b, Vec<float, N> c) {
+  if constexpr (LITZ_FMA) return fma(a, b, c);
+  else return cast<float>(mad(cast<double>(a), cast<double>(b), cast<double>(c)));
+}
 // erfinv(x) / x of z = 1 - x^2 as a sum, by w = -log(z), from 17 on good to 2^-22.
 template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
   auto parts = log_parts(z);
@@ -32,7 +37,7 @@ template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
     c_low = where(tail, (mad(-root, root, w) + w_low) / (root + root), c_low), first_low = where(tail, V(0.0f), first_low);
   }
   V high = mad(c, rise, first);
-  return {high, mad(c, rise, first - high) + mad(c_low, rise, first_low)};
+  return {high, exact_mad(c, rise, first - high) + mad(c_low, rise, first_low)};
 }
 
 }  // namespace detail
@@ -260,7 +265,7 @@ template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
   V z = LITZ_FMA ? mad(-x, x, one) : (one - x) * (one + x);
   auto f = detail::erfinv_ratio(z);
   V more = x * V(0x1p24f), whole = more * f.high;  // so that no part is subnormal
-  V r = copysign((whole + mad(more, f.low, mad(more, f.high, -whole))) * V(0x1p-24f), x);
+  V r = copysign((whole + mad(more, f.low, detail::exact_mad(more, f.high, -whole))) * V(0x1p-24f), x);
   auto inside = z > V(0.0f);
   return LITZ_LIKELY(hall(inside)) ? r : where(inside, r, x * rsqrt(z));
 }
