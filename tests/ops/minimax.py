@@ -159,6 +159,12 @@ _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
 _ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
 _TAN = _in_square(lambda x: (mp.tan(x) - x) / x**3, mpf(1) / 3)
 _SINH = _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6)
+_ATANH = _in_square(lambda x: (mp.atanh(x) - x) / x**3, mpf(1) / 3)
+_MIDDLE = _erfinv_central(mpf(0))
+_ERFINV = _series(
+    lambda u: (_erfinv_central(u) - _MIDDLE) / u, mp.diff(_erfinv_central, mpf(0), h=mpf(10) ** -30)
+)
+_ERFINV_TAIL = mp.sqrt(5) - 3, mp.sqrt(17) - 3
 _TURN = (mp.pi / 4 * mpf("1.01")) ** 2
 _LOG2 = _series(lambda r: mp.log1p(r) / r / LN2, 1 / LN2)
 _LOG2_CUBIC = _series(lambda r: (mp.log1p(r) - r + r * r / 2) / r**3 / LN2, 1 / LN2 / 3)
@@ -214,8 +220,10 @@ JOBS = (
     Fit("erf f64", _ERF, 0, 1, 11, _one, 53),
     Fit("erfc f64", _erfcx_scaled, mpf("-2.55") / mpf("3.45"), mpf(25) / 31, 20, _one, 53),
     Fit("erfinv far", lambda u: _erfinv_tail(u + 2), -0.9, 1.1, 5, _one, 53),
-    Fit("erfinv central", _erfinv_central, -2.5, 2.5, 10, lambda u: 1, 53),
-    Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),
+    # Of floats; of the first, what follows the value in the middle, a sum of two.
+    Fit("erfinv central", _ERFINV, -2.5, 2.5, 8, lambda u: abs(u) / _erfinv_central(u)),
+    Fit("erfinv tail", _erfinv_tail, *_ERFINV_TAIL, 9, lambda u: 1 / _erfinv_tail(u)),
+    Fit("atanh", _ATANH, 0, mpf("0.43") ** 2, 4, lambda z: z),
 )
 
 # Polynomials of |x| in pieces of one width, the first half as wide, of which a vector picks each

@@ -21,6 +21,8 @@ from litz.targets.cpp.toolchain import BASE_FLAGS, INCLUDE
 FLAGS = (*(f for f in BASE_FLAGS if f != "-w"), "-fopenmp", "-Wall")
 # The three instruction sets with code of their own.
 ARCHS = {"native": ("-march=native",), "avx2": ("-march=haswell",), "baseline": ()}
+# Bounds are for machines with fused multiply-add; polynomials lose a little without.
+WITHOUT_FMA = 1.5
 LANES = (16, 8)
 _FOLDER = tempfile.TemporaryDirectory(prefix="litz-ops-")
 

@@ -118,14 +118,16 @@ def arguments(dtype: DType, count: int, seed: int) -> torch.Tensor:
     return x[: len(x) - len(x) % 16].contiguous()
 
 
-def sampled(row: OpRow, dtype: DType, count: int, form: str = "v16") -> Result:
+def sampled(
+    row: OpRow, dtype: DType, count: int, form: str = "v16", arch: str = "native"
+) -> Result:
     """About ``count`` arguments, against a wider type."""
     args = [arguments(dtype, count, 11 + i) for i in range(row.arity)]
     if row.arity == 2:
         args[1] = args[1].roll(count // 8)
     out = torch.empty_like(args[0])
     name = f"{symbol(row, dtype, None)}_{form}"
-    call(build(source([(row, dtype, None)])), name, *args, out)
+    call(build(source([(row, dtype, None)]), arch), name, *args, out)
     error = ref.ulp_error(out, ref.truth(row, args))
     i = int(error.argmax())
     return Result(row.name, float(error[i]), float(args[0][i]), len(out))

@@ -7,7 +7,7 @@ import math
 import ops_reference as ref
 import pytest
 import torch
-from ops_harness import build, call, source, symbol
+from ops_harness import WITHOUT_FMA, build, call, source, symbol
 from ops_sweep import binary_rows, exhaustive, sampled, unary_rows
 
 from litz.ir import dtype as dt
@@ -21,6 +21,13 @@ def test_a_million_arguments(row: OpRow) -> None:
     seen = sampled(row, dt.F32, 1_000_000)
     assert row.ulp is not None
     assert seen.worst <= row.ulp, f"{seen.worst} ulp at {seen.at!r}"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_without_fused_multiply_add(row: OpRow) -> None:
+    seen = sampled(row, dt.F32, 1 << 17, arch="baseline")
+    assert row.ulp is not None
+    assert seen.worst <= row.ulp * WITHOUT_FMA, f"{seen.worst} ulp at {seen.at!r}"
 
 
 def test_powers_of_double_near_the_ends_of_the_exponents() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import ops_reference as ref
 import pytest
 import torch
-from ops_harness import ARCHS, TORCH, build, call, same_bits, source, symbol
+from ops_harness import ARCHS, TORCH, WITHOUT_FMA, build, call, same_bits, source, symbol
 from ops_samples import operands
 
 from litz.ir import dtype as dt
@@ -18,8 +18,6 @@ from litz.ir.ops import CHECKS, OPS, OpRow, result_dtype
 # Conversions and random numbers have test files of their own; generators print check_index.
 ELSEWHERE = ("cast", "random", "generator")
 FORMS = ("v16", "v8", "s")
-# Bounds are for machines with fused multiply-add; polynomials lose a little without.
-WITHOUT_FMA = 1.5
 DTYPES = (*(d for d in dt.ALL if d.is_int or d.kind == "bool"), dt.F32, dt.F64)
 
 

@@ -92,26 +92,24 @@ template <class V> LITZ_FN V sigmoid_of(V x) {
   return mad(rest, inv, q);
 }
 
+// Of a normal number.
 template <class V> LITZ_FN LogParts<V> log_parts(V x) {
   using C = Core<elem<V>>;
   using I = int_of<elem<V>>;
   using VI = Vec<I, lanes<V>>;
-  auto subnormal = x < V(C::least_normal);
-  VI b = ibits(where(subnormal, x * V(C::lift), x));
+  VI b = ibits(x);
   // The shift is of a positive number: arithmetic shifts of 8 bytes are rare in hardware.
   using U = uint_of<elem<V>>;
   auto biased = bitcast<U>(b + VI(I(((U)C::bias << C::mantissa) - (U)C::sqrt_half_bits)));
   VI e = bitcast<I>(biased >> C::mantissa) - VI(I(C::bias));
   V m = bitcast<elem<V>>(b - (e << C::mantissa));
-  const V zero = V(elem<V>(0));
-  return {small_float<elem<V>>(e) - where(subnormal, V(elem<V>(C::mantissa)), zero),
-          m - V(elem<V>(1))};
+  return {small_float<elem<V>>(e), m - V(elem<V>(1))};
 }
 // A logarithm's base: log_b(2) and 1 / log(b), each as a sum; the first's head has few bits.
 template <class T> struct Base {
   T two, two_low, unit, unit_low;
 };
-template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
+template <class V> LITZ_FN Pair<V> log_pair(V e, V f, V tail, Base<elem<V>> b) {
   using T = elem<V>;
   V a = e * V(b.two);
   V h = f * V(b.unit);
@@ -123,7 +121,11 @@ template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
   }
   V s = a + h;
   V low = h - (s - a) + h_low;
-  return s + mad(tail, V(b.unit), mad(e, V(b.two_low), low));
+  return {s, mad(tail, V(b.unit), mad(e, V(b.two_low), low))};
+}
+template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
+  auto sum = log_pair(e, f, tail, b);
+  return sum.high + sum.low;
 }
 template <class V> LITZ_FN V log_special(V x, V r) {
   using C = Core<elem<V>>;
@@ -133,8 +135,18 @@ template <class V> LITZ_FN V log_special(V x, V r) {
   return where(x >= zero, r, V(C::nan));
 }
 template <class V> LITZ_FN V log_of(V x, Base<elem<V>> b) {
-  auto p = log_parts(x);
-  return log_special(x, log_sum(p.e, p.f, Core<elem<V>>::log_tail(p.f), b));
+  using C = Core<elem<V>>;
+  using T = elem<V>;
+  auto plain = (x >= V(C::least_normal)) & (x < V(C::inf));
+  const bool all = LITZ_LIKELY(hall(plain));
+  V lifted = x, e = V(T(0));
+  if (!all) {
+    auto subnormal = x < V(C::least_normal);
+    lifted = where(subnormal, x * V(C::lift), x), e = where(subnormal, V(T(-C::mantissa)), e);
+  }
+  auto p = log_parts(lifted);
+  V r = log_sum(p.e + e, p.f, C::log_tail(p.f), b);
+  return all ? r : log_special(x, r);
 }
 template <class V> LITZ_FN V log1p_of(V x) {
   using T = elem<V>;

@@ -127,18 +127,20 @@ template <class T, int N, class F> LITZ_FN Vec<T, N> by_registers(F f, Vec<T, N>
 }
 #endif
 
-// 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
-template <int N> LITZ_FN Vec<double, N> inverse(Vec<double, N> x) { return Vec<double, N>(1.0) / x; }
-template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
+// 1 / x of numbers of middling size: to 2^-14 at least, or but for the rounding of its last bit.
+template <int N> LITZ_FN Vec<float, N> about_inverse(Vec<float, N> x) {
 #if LITZ_LOOKUP
   return by_registers([=](auto x) LITZ_LAMBDA {
-    using V = decltype(x);
-    V about = V(__builtin_ia32_rcp14ps512_mask(x.v, x.v, (unsigned short)-1));
-    return mad(about, mad(-about, x, V(1.0f)), about);
+    return decltype(x)(__builtin_ia32_rcp14ps512_mask(x.v, x.v, (unsigned short)-1));
   }, x);
 #else
   return Vec<float, N>(1.0f) / x;
 #endif
+}
+template <int N> LITZ_FN Vec<double, N> inverse(Vec<double, N> x) { return Vec<double, N>(1.0) / x; }
+template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
+  Vec<float, N> about = about_inverse(x);
+  return LITZ_LOOKUP ? mad(about, mad(-about, x, Vec<float, N>(1.0f)), about) : about;
 }
 template <int N> LITZ_FN Vec<float, N> quotient(Vec<float, N> num, Vec<float, N> den) {
 #if LITZ_LOOKUP

@@ -7,30 +7,41 @@
 #include <litz/wide.h>
 
 namespace litz {
-namespace wide {
+namespace detail {
 
-// erfinv(x) / x as a function of w = -log(1 - x^2), from 17 on good to 2^-24.
-template <class D> LITZ_FN D erfinv(D x) {
-  D w = -wide::log(detail::max2(D(0x1p-60), (D(1.0) - x) * (D(1.0) + x)));
-  D c = w - D(2.5);
-  D r = poly(c, 0x1.805c5cff94d32p+0, 0x1.f91e8b466d8cbp-3, -0x1.11c3e1eca9f9fp-8,
-             -0x1.486685ea48e7fp-10, 0x1.c9bb8d2d7ab33p-13, -0x1.4cd7be9331756p-18,
-             -0x1.cbda8261ffc25p-19, 0x1.f3c01344b90cap-22, 0x1.1b3f5ee28ee01p-26,
-             -0x1.2c4c5dc1bbf6ep-27, 0x1.de69e890b0325p-32);
-  if (LITZ_UNLIKELY(hany(w >= D(5.0)))) {
-    D root = sqrt(w);
-    D tail = poly(root - D(3.0), 0x1.6a9efbe264662p+1, 0x1.006dca31238b7p+0, 0x1.357fa590a2a39p-7,
-                  -0x1.f4e6d948e6e99p-8, 0x1.74d6c6c6e9499p-8, -0x1.d356f3fbc0cd5p-9,
-                  0x1.819721c6809f8p-10, -0x1.ff5bc23f555cdp-14, -0x1.1de56002fd446p-12,
-                  0x1.5151a086beb2ap-13, -0x1.0409f5b7fe79ap-15);
-    D far = poly(root - D(5.0), 0x1.3664de51ed15dp+2, 0x1.02a31351556a3p+0, -0x1.2798af7dafe93p-13,
-                 -0x1.c697fa0c23613p-13, 0x1.5974764af16e0p-14, -0x1.3a84c13c4e754p-16);
-    r = where(w < D(5.0), r, where(w < D(17.0), tail, far));
-  }
-  r = x * r;
-  r = where(abs(x) == D(1.0), x * D(inf64), r);
-  return where(abs(x) <= D(1.0), r, D(nan64));
+// a * b + c of an exact product, on every machine.
+template <int N> LITZ_FN Vec<float, N> exact_mad(Vec<float, N> a, Vec<float, N> b, Vec<float, N> c) {
+  if constexpr (LITZ_FMA) return fma(a, b, c);
+  else return cast<float>(mad(cast<double>(a), cast<double>(b), cast<double>(c)));
 }
+// erfinv(x) / x of z = 1 - x^2 as a sum, by w = -log(z), from 17 on good to 2^-22.
+template <class V> LITZ_FN Pair<V> erfinv_ratio(V z) {
+  auto parts = log_parts(z);
+  auto l = log_pair(parts.e, parts.f, F32::log_tail(parts.f), F32::base_e);
+  V w = -(l.high + l.low), w_low = -(w + l.high) - l.low;
+  V c = w - V(2.5f), c_low = w - (c + V(2.5f)) + w_low, first(0x1.805c5cp+0f), first_low(0x1.f9dbdep-25f);
+  const V slope(0x1.f91e8ap-3f);
+  V q = poly(c, -0x1.11c4a4p-8f, -0x1.4864fep-10f, 0x1.c9e1d2p-13f, -0x1.4dc406p-18f, -0x1.d08024p-19f,
+             0x1.f6fa2ep-22f, 0x1.8cde94p-26f, -0x1.33c02ep-27f);
+  V rise = mad(c, q, slope);
+  first_low = mad(c, mad(c, q, slope - rise), first_low);
+  auto tail = w >= V(5.0f);
+  if (LITZ_UNLIKELY(hany(tail))) {
+    auto far = w >= V(17.0f);
+    V root = sqrt(w), d = root - V(3.0f), e = root - V(5.0f);
+    V p = poly(d, 0x1.006dc4p+0f, 0x1.357d16p-7f, -0x1.f470d8p-8f, 0x1.74e56cp-8f, -0x1.d8325cp-9f,
+               0x1.837fe8p-10f, -0x1.8f96eap-15f, -0x1.3f3d8cp-12f, 0x1.ccf82ep-14f);
+    V farther = poly(e, 0x1.02a314p+0f, -0x1.2798bp-13f, -0x1.c697fap-13f, 0x1.597476p-14f, -0x1.3a84c2p-16f);
+    c = where(tail, where(far, e, d), c), rise = where(tail, where(far, farther, p), rise);
+    first = where(tail, where(far, V(0x1.3664dep+2f), V(0x1.6a9efcp+1f)), first);
+    c_low = where(tail, (mad(-root, root, w) + w_low) / (root + root), c_low), first_low = where(tail, V(0.0f), first_low);
+  }
+  V high = mad(c, rise, first);
+  return {high, exact_mad(c, rise, first - high) + mad(c_low, rise, first_low)};
+}
+
+}  // namespace detail
+namespace wide {
 
 // log |gamma(x)|, lanes near its zeros below 0 left to others: (y - 1) (y - 2) times a polynomial on
 // 1 .. 3, to which the recurrence leads from 0 and from 6 on, and Stirling's series above.
@@ -248,13 +259,24 @@ LITZ_SCALAR_1_(float, erfc)
 LITZ_SCALAR_1_(float, erfinv)
 #else
 LITZ_MATH_(float, erfc, detail::erfc_of(x))
-LITZ_WIDE_1_(erfinv)
+template <int N> LITZ_FN Vec<float, N> erfinv(Vec<float, N> x) {
+  using V = Vec<float, N>;
+  const V one(1.0f);
+  V z = LITZ_FMA ? mad(-x, x, one) : (one - x) * (one + x);
+  auto f = detail::erfinv_ratio(z);
+  V more = x * V(0x1p24f), whole = more * f.high;  // so that no part is subnormal
+  V r = copysign((whole + mad(more, f.low, detail::exact_mad(more, f.high, -whole))) * V(0x1p-24f), x);
+  auto inside = z > V(0.0f);
+  return LITZ_LIKELY(hall(inside)) ? r : where(inside, r, x * rsqrt(z));
+}
+LITZ_SCALAR_1_(float, erfinv)
 #endif
 // One of Halley's steps on erf, where it has lost its digits on erfc.
 template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
   using V = Vec<double, N>;
   const V one(1.0);
-  V a = abs(x), r = wide::erfinv(x), square = r * r, f = exp(square);
+  V a = abs(x), z = (one - x) * (one + x);
+  V r = x * cast<double>(detail::erfinv_ratio(cast<float>(z)).high), square = r * r, f = exp(square);
   f = mad(fma(r, r, -square), f, f);
   V e = (detail::erf_small(r) - x) * f;
   auto outer = a > V(0.8);
@@ -264,7 +286,9 @@ template <int N> LITZ_FN Vec<double, N> erfinv(Vec<double, N> x) {
     e = where(outer, where(x < V(0.0), -large, large), e);
   }
   e = e * V(0x1.c5bf891b4ef6bp-1);
-  return where(a < one, r - mad(-r * e, e, e), r);
+  r = r - mad(-r * e, e, e);
+  auto inside = z > V(0.0);
+  return LITZ_LIKELY(hall(inside)) ? r : where(inside, r, x * rsqrt(z));
 }
 LITZ_SCALAR_1_(double, erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {

@@ -30,16 +30,16 @@ template <> struct Circle<float> {
 };
 // The tangent, or what is -1 over it.
 template <class V> LITZ_FN V tan_quarter(V x) {
-  auto q = quarter_of(x);
+  auto q = quarter_of(abs(x));
   V z = q.r * q.r;
   V p = poly(z, 0x1.555564p-2f, 0x1.110ca8p-3f, 0x1.bb029p-5f, 0x1.5b2c9p-6f, 0x1.6ac124p-7f,
              -0x1.ab50e6p-13f, 0x1.283222p-8f);
   V tail = mad(mad(q.r, q.r, -z) * q.r, V(0.45f), p * (q.r * z));
   auto t = normalise(q.r, tail);
   V low = mad(q.low, mad(t.high, t.high, V(1.0f)), t.low);
-  V inv = inverse(t.high);
-  V rest = mad(-inv, low, mad(-inv, t.high, V(1.0f)));
-  return where(odd_quarter(q, 0), -mad(rest, inv, inv), t.high + low);
+  V about = about_inverse(t.high), rest = mad(-about, low, mad(-about, t.high, V(1.0f)));
+  V inv = mad(about, mad(rest, rest, rest), about);
+  return turned<0>(where(odd_quarter(q, 0), inv, t.high + low), q.quarter, x);
 }
 
 #if LITZ_LOOKUP
@@ -119,11 +119,11 @@ template <class F, class V> LITZ_FN V with_far(F wide, V x, V near) {
 }  // namespace detail
 
 LITZ_MATH_(float, sin, detail::with_far([](auto d) LITZ_LAMBDA { return sin(d); }, x,
-                                        where(x == 0.0f, x, detail::sin_quarter(x, 0))))
+                                        detail::sin_quarter(x, 0)))
 LITZ_MATH_(float, cos, detail::with_far([](auto d) LITZ_LAMBDA { return cos(d); }, x,
                                         detail::sin_quarter(x, 1)))
 LITZ_MATH_(float, tan, detail::with_far([](auto d) LITZ_LAMBDA { return tan(d); }, x,
-                                        where(x == 0.0f, x, detail::tan_quarter(x))))
+                                        detail::tan_quarter(x)))
 LITZ_MATH_(float, asin, detail::asin_of(x))
 LITZ_MATH_(float, acos, detail::acos_of(x))
 LITZ_MATH_(float, atan, detail::atan_of(x))

@@ -37,14 +37,14 @@ template <> struct Circle<double> {
   }
 };
 template <class V> LITZ_FN V tan_by_quotient(V x) {
-  auto q = quarter_of(x);
+  auto q = quarter_of(abs(x));
   V z = q.r * q.r;
   auto c = cos_pair(q, z), s = sin_pair(q, z, c);
   auto odd = odd_quarter(q, 0);
-  auto num = normalise(where(odd, -c.high, s.high), where(odd, -c.low, s.low));
+  auto num = normalise(where(odd, c.high, s.high), where(odd, c.low, s.low));
   auto den = normalise(where(odd, s.high, c.high), where(odd, s.low, c.low));
   V inv = inverse(den.high), t = num.high * inv;
-  return mad(mad(-t, den.low, mad(-t, den.high, num.high) + num.low), inv, t);
+  return turned<0>(mad(mad(-t, den.low, mad(-t, den.high, num.high) + num.low), inv, t), q.quarter, x);
 }
 template <double F(double), class V> LITZ_FN V with_far(V x, V near) {
   auto hard = abs(x) > V(Circle<double>::far_from);
@@ -55,9 +55,9 @@ template <double F(double), class V> LITZ_FN V with_far(V x, V near) {
 
 }  // namespace detail
 
-LITZ_MATH_(double, sin, detail::with_far<::sin>(x, where(x == 0.0, x, detail::sin_quarter(x, 0))))
+LITZ_MATH_(double, sin, detail::with_far<::sin>(x, detail::sin_quarter(x, 0)))
 LITZ_MATH_(double, cos, detail::with_far<::cos>(x, detail::sin_quarter(x, 1)))
-LITZ_MATH_(double, tan, detail::with_far<::tan>(x, where(x == 0.0, x, detail::tan_by_quotient(x))))
+LITZ_MATH_(double, tan, detail::with_far<::tan>(x, detail::tan_by_quotient(x)))
 LITZ_MATH_(double, asin, detail::asin_of(x))
 LITZ_MATH_(double, acos, detail::acos_of(x))
 LITZ_MATH_(double, atan, detail::atan_by_quotient(x))

@@ -21,8 +21,8 @@ template <class V> LITZ_FN Quarter<V> quarter_of(V x) {
   V t = mad(x, V(C::per_turn), m);
   V n = t - m;
   V s = mad(n, V(-C::turn[0]), x);  // exact
-  V p = n * V(C::turn[1]), r = s - p, back = r - s;
-  V lost = (s - (r - back)) - (p + back) - mad(n, V(C::turn[1]), -p);
+  // Exact too: the last bits of s are worth no less than those of p, whichever is larger.
+  V p = n * V(C::turn[1]), r = s - p, lost = ((s - r) - p) - mad(n, V(C::turn[1]), -p);
   Pair<V> rest{r, mad(n, V(-C::turn[2]), lost)};
   if (!LITZ_FMA) rest = normalise(rest.high, rest.low);  // the parts of pi/2 are shorter there
   return {rest.high, rest.low, ibits(t)};
@@ -41,15 +41,20 @@ template <class V> LITZ_FN auto odd_quarter(Quarter<V> q, int shift) {
 template <class V> LITZ_FN Pair<V> sin_pair(Quarter<V> q, V z, Pair<V> cosine) {
   return {q.r, mad(Circle<elem<V>>::sin(z), q.r * z, q.low * cosine.high)};
 }
+// r with its sign changed where this bit of a quarter is set, and by the sign of x.
+template <int Bit, class V, class I> LITZ_FN V turned(V r, I quarter, V x) {
+  constexpr int to_sign = 8 * sizeof(elem<V>) - 1;
+  const I top = I((elem<I>)((uint_of<elem<V>>)1 << to_sign));
+  return bitcast<elem<V>>(ibits(r) ^ (((quarter << (to_sign - Bit)) ^ ibits(x)) & top));
+}
 // sin(x + shift pi/2)
 template <class V> LITZ_FN V sin_quarter(V x, int shift) {
-  auto q = quarter_of(x);
+  auto q = quarter_of(abs(x));
   using I = decltype(q.quarter);
   V z = q.r * q.r;
   auto c = cos_pair(q, z), s = sin_pair(q, z, c);
   V v = where(odd_quarter(q, shift), c.high + c.low, s.high + s.low);
-  constexpr int to_sign = 8 * sizeof(elem<V>) - 2;
-  return bitcast<elem<V>>(ibits(v) ^ (((q.quarter + I(shift)) & I(2)) << to_sign));
+  return turned<1>(v, q.quarter + I(shift), shift ? V(elem<V>(0)) : x);
 }
 
 // A root as a sum; nan of negative numbers.

@@ -144,15 +144,6 @@ template <class D> LITZ_FN D acosh(D x) {
   r = where(x < D(inf64), r, x);
   return where(x < D(1.0), D(nan64), r);
 }
-template <class D> LITZ_FN D atanh(D x) {
-  D a = abs(x), z = x * x;
-  D large = D(0.5) * wide::log((D(1.0) + a) / (D(1.0) - a));
-  D small = mad(mad(z, D(0.2), D(1.0 / 3)) * z, a, a);
-  D r = where(a < D(0x1p-7), small, large);
-  r = where(a == D(1.0), D(inf64), r);
-  return copysign(where(a <= D(1.0), r, D(nan64)), x);
-}
-
 template <class D> LITZ_FN D hypot(D x, D y) {
   D r = sqrt(x * x + y * y);
   auto infinite = (abs(x) == D(inf64)) | (abs(y) == D(inf64));
@@ -195,7 +186,29 @@ LITZ_WIDE_1_(sinh)
 LITZ_WIDE_1_(cosh)
 LITZ_WIDE_1_(asinh)
 LITZ_WIDE_1_(acosh)
-LITZ_WIDE_1_(atanh)
+// In float: n ln2 / 2 + atanh(s), where (1 + a) / (1 - a) = 2^n (1 + s) / (1 - s), |s| < 0.43.
+template <int N> LITZ_FN Vec<float, N> atanh(Vec<float, N> x) {
+  using V = Vec<float, N>;
+  using I = Vec<i32, N>;
+  const V one(1.0f), zero(0.0f);
+  V a = abs(x), less = one - a, more = one + a;
+  I exponent = ibits(less * V(1.25f)) >> 23;
+  V n = detail::small_float<float>(I(127) - exponent), by = bitcast<float>((I(254) - exponent) << 23);
+  V num = mad(-by, less, more), den = mad(by, less, more), inv = one / den, s = num * inv;
+  V more_low = a - (more - one), scaled_low = by * ((one - less) - a);
+  V num_low = mad(-by, less, more - num) + (more_low - scaled_low);
+  V den_low = mad(by, less, more - den) + (more_low + scaled_low);
+  V low = mad(-s, den_low, mad(-s, den, num) + num_low) * inv;
+  auto small = n == zero;
+  s = where(small, a, s);
+  low = mad(n, V(0x1.7f7d1cp-21f), where(small, zero, low));
+  V z = s * s, head = n * V(0x1.62e4p-2f), sum = head + s;
+  V p = detail::poly(z, 0x1.555586p-2f, 0x1.997d6ep-3f, 0x1.273534p-3f, 0x1.90f034p-4f, 0x1.32606p-3f);
+  V r = copysign(sum + mad(p, z * s, (s - (sum - head)) + low), x);
+  auto inside = less > zero;
+  return LITZ_LIKELY(hall(inside)) ? r : where(inside, r, x * rsqrt(less));
+}
+LITZ_SCALAR_1_(float, atanh)
 LITZ_WIDE_2_(hypot)
 template <int N> LITZ_FN Vec<float, N> pow(Vec<float, N> x, Vec<float, N> y) {
   using V = Vec<float, N>;
