@@ -89,10 +89,11 @@ def graph_key(gm: GraphModule, options: Options, *, inference: bool, guarded: bo
     Raises NotCached.
     """
     short: Short | None = gm.meta.get(SHORT)
+    around = surroundings(options)
     lines = Writer(seen(gm)).lines()
     if short is not None:
         lines.append(repr([getattr(short, f.name) for f in fields(short) if f.name != "gm"]))
-    return content_key(*surroundings(options), repr((inference, guarded)), *lines)
+    return content_key(*around, repr((inference, guarded)), *lines)
 
 
 def surroundings(options: Options) -> list[str]:
