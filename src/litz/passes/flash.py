@@ -40,8 +40,15 @@ TARGET: Final = "litz.runtime.attention.attention"
 REASON: Final = "attention of plain scores: PyTorch's libraries compute it"
 WHOLE: Final = 8  # elements that a head's size and all steps are multiples of
 WIDEST: Final = 256  # elements of a head
-OWN = 0.38  # of what matrix units can do: what the template reaches
+OWN = 0.36  # of what matrix units can do: what the template reaches
 EXPONENTIALS: Final = 1 / 16  # of the operations on float32, so many in the same time
+# What libraries reach with the gradient, of what matrix units can do, and bytes that they move for
+# each element of a query.
+TRAINED: Final = {"cudnn": (0.66, 37), "flash": (0.35, 51)}
+CALLS: Final = 4  # kernels of theirs
+STEPS: Final = 8  # kernels that take as many steps
+PASSES: Final = 11  # over the scores, forward and backward, where each is written or read
+PRODUCTS: Final = 43  # bytes for each element of a query, likewise
 HOST: Final = 2  # launches that a call takes as long as, beside what it computes
 
 
@@ -83,7 +90,24 @@ class TakeAttention:
         library = work / costs.attention + scores / (EXPONENTIALS * costs.single)
         if query.strides != contiguous_strides(query.shape):
             library += 2 * b.dtype.bytes * size_hint(product(b.shape)) / costs.memory
-        return bool(library + HOST * costs.launch < work / OWN)
+        return bool(library + HOST * costs.launch < costs.fill + work / OWN)
+
+
+def training_seconds(
+    costs: Costs, scores: int, elements: int, head: int, kind: str
+) -> tuple[float, float]:
+    """Estimates of attention of 16-bit floats with its gradient: step by step, and by a library.
+
+    scores, elements: how many, and of queries; head: elements of a row.  kind: whose, ``cudnn`` or
+    ``flash``.
+    """
+    work = 3.5 * 4 * scores * head / costs.matrix
+    is_near = 2 * 2 * scores <= costs.near  # weights and their gradient
+    own = PASSES * 2 * scores / (costs.cache if is_near else costs.memory)
+    own += STEPS * costs.launch + PRODUCTS * elements / costs.memory
+    part, moved = TRAINED[kind]
+    library = CALLS * costs.launch + work / part + moved * elements / costs.memory
+    return own, library + 2 * scores / (EXPONENTIALS * costs.single)
 
 
 def _replaced(p: Program, calls: Mapping[str, Extern]) -> Program:
