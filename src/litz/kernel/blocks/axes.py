@@ -29,7 +29,7 @@ from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 BLOCK = 1024  # elements of a block of one axis
-WHOLE = 16  # bytes that rows are to be multiples of, so that whole accesses divide them
+WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
 WASTE = 25  # one part in so many of a row may be left to masks
 SHORT = 64  # elements of a reduction that a block holds with results of several
 SECOND = 2  # results of each column in a block at least
@@ -37,11 +37,6 @@ PART = 64  # elements of a row at least, for blocks over several rows
 SHARED = 16  # cost of what rows and columns share, from which blocks over both are worth it
 ROW_WASTE = 8  # one part in so many of a row may be left to masks in such blocks
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
-
-
-def narrowest(plan: KernelPlan) -> int:
-    """Bytes of the narrowest element that the kernel moves."""
-    return min((p.dtype.bytes for p in plan.params), default=4)
 
 
 def choose_axes(plan: KernelPlan) -> Axes:
@@ -186,4 +181,4 @@ def _rows_apart(plan: KernelPlan) -> bool:
         return False
     size = int_value(extent(dims[-1]))
     left = -size % BLOCK
-    return size * narrowest(plan) % WHOLE == 0 and left * WASTE <= size
+    return size % WHOLE == 0 and left * WASTE <= size

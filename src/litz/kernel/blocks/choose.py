@@ -13,7 +13,7 @@ from litz.ir.body import loads as loads_of
 from litz.ir.reductions import by_update
 from litz.ir.scans import sorts_of
 from litz.kernel.blocks import attention, crossed, lookback, matmul, split
-from litz.kernel.blocks.axes import choose_axes, narrowest
+from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.draws import WORDS, odd_draws, shared_draws
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
@@ -24,6 +24,7 @@ from litz.kernel.blocks.sizes import (
     apart,
     choose_configs,
     is_persistent,
+    narrowest,
     run_of,
     unheld,
     unlooped,

@@ -25,7 +25,6 @@ from litz.kernel.blocks.axes import (
     PART,
     choose_axes,
     combined_along,
-    narrowest,
     row_block,
     spreads,
     whole_block,
@@ -67,6 +66,11 @@ def power_of_two(n: int) -> int:
 
 def hint(e: Expr) -> int:
     return max(1, size_hint(e, default=1 << 10))
+
+
+def narrowest(plan: KernelPlan) -> int:
+    """Bytes of the narrowest element that the kernel moves."""
+    return min((p.dtype.bytes for p in plan.params), default=4)
 
 
 def streams(plan: KernelPlan) -> int:
