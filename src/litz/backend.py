@@ -122,10 +122,10 @@ def _compiled(
             return _bound_program(kept, gm, example_inputs, known, options, recorder, tell)
     make_scans_whole(gm)
     roll_up(gm)
-    fused: tuple[str, ...] = ()
+    plain, fused = gm, tuple[str, ...]()
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
-        fused = fuse_attention(gm, partial(attention_that_trains, options))
+        plain, fused = fuse_attention(gm, partial(attention_that_trains, options))
 
     program: Program | None = None
     made_of: dict[str, Artifact | None] = {}
@@ -201,13 +201,13 @@ def _compiled(
 
         with program.compiling() if program else nullcontext():
             shown = regions.shown(example_inputs)
-            made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
+            made = dynamo.compile_through_aot(gm, shown, plain, split=split, **compilers)
         if program is not None:
             program.finished(made)
         # In a package all is compiled.  Otherwise what PyTorch traced may not be what it computes.
         mistaken = wrong and [*made_of] == ["inference"]
         as_it_is = not packing and (mistaken or _left_to_aten(gm, made_of, recorder))
-        return gm.forward if as_it_is else made
+        return plain.forward if as_it_is else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -216,11 +216,11 @@ def _compiled(
                     return on_lists()
             return traced_once(gm, dynamo.traced_part, through_aot, options.equal_regions)
     except EagerOnly as e:
-        return _in_eager_mode(gm, str(e), recompile, tell)
+        return _in_eager_mode(plain, str(e), recompile, tell)
     except RuntimeError as e:
         if not dynamo.is_refusal(e):
             raise
-        return _in_eager_mode(gm, str(e).partition("\n")[0], recompile, tell)
+        return _in_eager_mode(plain, str(e).partition("\n")[0], recompile, tell)
 
 
 def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> ProgramKey | None:

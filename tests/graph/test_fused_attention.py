@@ -117,7 +117,10 @@ def compiled(fn: Callable[..., Any], said: list[str], told: list[Sizes]) -> Call
 
     def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
         drop_idle_dropout(gm)
-        said.extend(fuse_attention(gm, choose))
+        plain, found = fuse_attention(gm, choose)
+        assert (plain is gm) is not bool(found)
+        assert all("flash" not in str(n.target) for n in plain.graph.nodes)
+        said.extend(found)
         gm.graph.lint()
         return gm.forward
 

@@ -23,7 +23,7 @@ from litz.graph.calls import argument, leaves
 from litz.graph.mistraced import memory_of
 from litz.graph.recurrences import add_call, erase, is_disturbed, is_written, value_of
 from litz.graph.values import same_dims
-from litz.runtime.torch_private import attention_choice
+from litz.runtime.torch_private import LazyGraphModule, attention_choice
 
 aten = torch.ops.aten
 
@@ -67,22 +67,32 @@ class _Attention:
     scale: float
 
 
-def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[str, ...]:
-    """Replace attention that trains on a GPU where it pays; what is said of each.
+def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[str, ...]]:
+    """Replace attention that trains on a GPU where it pays.
 
     choose: told of what size it is and whose kernel PyTorch has for it (``cudnn`` or ``flash``),
-    says why that is called; None: it is not.
+    says why that is called; None: it is not.  Returns the program as it was, for eager mode, whose
+    gradients can be differentiated again, and what was said of each.
     """
-    said: dict[str, None] = {}
+    plain, said = gm, dict[str, None]()
     if torch.are_deterministic_algorithms_enabled():
-        return ()  # as written it is, and those kernels' gradients are not
+        return plain, ()  # as written it is, and those kernels' gradients are not
     for last in [n for n in gm.graph.nodes if n.target in PRODUCTS]:
         found = _found(last)
-        if found is not None and (why := _replaced(last, found, choose)):
+        if found is None:
+            continue
+        plain = _copy(gm) if plain is gm else plain
+        if why := _replaced(last, found, choose):
             said[why] = None
     if said:
         gm.recompile()
-    return tuple(said)
+    return plain, tuple(said)
+
+
+def _copy(gm: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return LazyGraphModule(gm, graph)
 
 
 def _found(last: Node) -> _Attention | None:
