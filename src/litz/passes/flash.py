@@ -49,7 +49,7 @@ CALLS: Final = 4  # kernels of theirs
 STEPS: Final = 8  # kernels that take as many steps
 PASSES: Final = 11  # over the scores, forward and backward, where each is written or read
 PRODUCTS: Final = 43  # bytes for each element of a query, likewise
-HOST: Final = 2  # launches that a call takes as long as, beside what it computes
+HOST: Final = 2.5  # launches that a call takes as long as, beside what it computes
 
 
 @dataclass(frozen=True)
@@ -69,28 +69,35 @@ class TakeAttention:
         if not made:
             return program
         uses = Uses(program)
-        return _replaced(program, {n.name: c for n, c in made.items() if self._pays(uses, n, c)})
+        chosen = {n.name: taken for n, c in made.items() if (taken := self._chosen(uses, n, c))}
+        return _replaced(program, chosen)
 
-    def _pays(self, uses: Uses, own: Template, call: Extern) -> bool:
-        """Whether a library takes less time."""
+    def _chosen(self, uses: Uses, own: Template, call: Extern) -> Extern | None:
+        """The call where a library takes less time, with its reason."""
         costs = self.costs.get(KIND)
         if costs is None or not costs.attention:
-            return False
+            return None
         if self.rivals is not None and (apart := part(uses, (own,))) is not None:
             tried = self.rivals(_replaced(apart, {own.name: call}), apart)
             if tried is not None:
-                return tried.index == 0
+                return call if tried.index == 0 else None
         (out,), (query, *_) = call.outputs, call.args
         assert out is not None and isinstance(query, TensorRef)
         b, size = uses.program.buffers[out], query.shape[-1]
         keys = own.reduce_axes[0].extent  # type: ignore[attr-defined]
         scores = size_hint(product((*query.shape[:-1], keys)))
         work = 4 * scores * size_hint(size) / costs.matrix
+        template = costs.fill + work / OWN
         # Libraries compute exponentials while matrix units wait, and lay a result out as a query.
         library = work / costs.attention + scores / (EXPONENTIALS * costs.single)
-        if query.strides != contiguous_strides(query.shape):
+        library += HOST * costs.launch
+        rows = zip(query.shape, query.strides, contiguous_strides(query.shape), strict=True)
+        if any(step is not plain for size, step, plain in rows if size is not ONE):
             library += 2 * b.dtype.bytes * size_hint(product(b.shape)) / costs.memory
-        return bool(library + HOST * costs.launch < costs.fill + work / OWN)
+        if template <= library:
+            return None
+        said = f"{library * 1e6:.0f} us estimated, {template * 1e6:.0f} by a kernel of its own"
+        return replace(call, reason=f"{REASON}: {said}")
 
 
 def training_seconds(
