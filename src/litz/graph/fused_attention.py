@@ -23,6 +23,7 @@ from litz.graph.calls import argument, leaves
 from litz.graph.mistraced import memory_of
 from litz.graph.recurrences import add_call, erase, is_disturbed, is_written, value_of
 from litz.graph.values import same_dims
+from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import LazyGraphModule, attention_choice
 
 aten = torch.ops.aten
@@ -79,7 +80,7 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
         return plain, ()  # as written it is, and those kernels' gradients are not
     for last in [n for n in gm.graph.nodes if n.target in PRODUCTS]:
         found = _found(last)
-        if found is None:
+        if found is None or value_of(last).device.type != DEVICE:  # type: ignore[union-attr]
             continue
         plain = _copy(gm) if plain is gm else plain
         if why := _replaced(last, found, choose):
@@ -99,8 +100,6 @@ def _found(last: Node) -> _Attention | None:
     """The attention whose last product a call is."""
     out = value_of(last)
     if out is None or not out.requires_grad or out.dtype not in TYPES:
-        return None
-    if out.device.type != DEVICE:
         return None
     weights, values = argument(last, 0, "input"), argument(last, 1, "other")
     own: list[Node] = []
@@ -178,8 +177,8 @@ def _over_last(n: Node) -> bool:
 def _fit(*nodes: Any) -> bool:
     """Whether three operands are heads that ATen's kernels take, row by row."""
     found = [value_of(n) for n in nodes if isinstance(n, Node)]
-    if len(found) < 3 or any(x is None or x.layout is not torch.strided for x in found):
-        return False
+    if len(found) < 3 or any(type(x) is not FakeTensor for x in found):
+        return False  # what is laid out otherwise, or in parts
     query, columns, values = (x for x in found if x is not None)
     head = query.shape[-1]
     if type(head) is not int or head % WHOLE or head > WIDEST or query.ndim not in (3, 4):
