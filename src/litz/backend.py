@@ -34,6 +34,7 @@ from litz.graph.calls import count_calls
 from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.eager_calls import less_than_a_function, on_cpus, one_call, views_alone
+from litz.graph.fused_attention import Sizes, fuse_attention
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
@@ -121,8 +122,10 @@ def _compiled(
             return _bound_program(kept, gm, example_inputs, known, options, recorder, tell)
     make_scans_whole(gm)
     roll_up(gm)
+    plain, fused = gm, tuple[str, ...]()
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
+        plain, fused = fuse_attention(gm, partial(attention_that_trains, options))
 
     program: Program | None = None
     made_of: dict[str, Artifact | None] = {}
@@ -142,7 +145,8 @@ def _compiled(
                         raise EagerOnly(idle)
                 dynamo.keep_saved_tensors()
             fix_states(seen(graph))
-            stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
+            timer = timer_of(graph)
+            stages = Stages(fused=fused, regions=regions.said, recompile=recompile, timer=timer)
             report_graph(kind, called(graph))
             guards = len(dynamo.guards(seen(graph)))
             if wrong:
@@ -197,13 +201,13 @@ def _compiled(
 
         with program.compiling() if program else nullcontext():
             shown = regions.shown(example_inputs)
-            made = dynamo.compile_through_aot(gm, shown, split=split, **compilers)
+            made = dynamo.compile_through_aot(gm, shown, plain, split=split, **compilers)
         if program is not None:
             program.finished(made)
         # In a package all is compiled.  Otherwise what PyTorch traced may not be what it computes.
         mistaken = wrong and [*made_of] == ["inference"]
         as_it_is = not packing and (mistaken or _left_to_aten(gm, made_of, recorder))
-        return gm.forward if as_it_is else made
+        return plain.forward if as_it_is else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -212,11 +216,11 @@ def _compiled(
                     return on_lists()
             return traced_once(gm, dynamo.traced_part, through_aot, options.equal_regions)
     except EagerOnly as e:
-        return _in_eager_mode(gm, str(e), recompile, tell)
+        return _in_eager_mode(plain, str(e), recompile, tell)
     except RuntimeError as e:
         if not dynamo.is_refusal(e):
             raise
-        return _in_eager_mode(gm, str(e).partition("\n")[0], recompile, tell)
+        return _in_eager_mode(plain, str(e).partition("\n")[0], recompile, tell)
 
 
 def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> ProgramKey | None:
@@ -257,6 +261,25 @@ def _left_to_aten(
         return False
     # On a GPU a library may have been chosen for it, or it is recorded as a CUDA graph.
     return on_cpus(gm) or not (made.host.values or recorder.wanted)
+
+
+def attention_that_trains(options: Options, sizes: Sizes, kind: str) -> str | None:
+    """Why attention written by hand is a library's while it trains, by estimates; None: it is not.
+
+    kind: whose kernel it is, as ``Costs`` names it.
+    """
+    from litz.passes.flash import training_seconds  # what is found in the cache needs none of it
+    from litz.targets.choice import targets
+
+    if (costs := targets(options)("cuda").costs("cuda")) is None:
+        return None
+    own, library = training_seconds(costs, sizes.scores, sizes.elements, sizes.head, kind)
+    if own <= library:
+        return None
+    return (
+        f"attention of {sizes.scores} scores, heads of {sizes.head}, trains by {kind}'s kernels: "
+        f"{library * 1e6:.0f} us estimated, {own * 1e6:.0f} as it is written"
+    )
 
 
 def _takes_eager_mode(options: Options) -> bool:

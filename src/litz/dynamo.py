@@ -39,6 +39,7 @@ GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any
 def compile_through_aot(
     gm: GraphModule,
     example_inputs: Sequence[Any],
+    plain: GraphModule | None = None,
     *,
     forward: GraphCompiler,
     backward: GraphCompiler,
@@ -47,6 +48,7 @@ def compile_through_aot(
 ) -> Callable[..., Any]:
     """Split ``gm`` by AOTAutograd into functional ATen graphs and compile each.
 
+    plain: what eager mode runs where gradients are differentiated again; None: ``gm``.
     split: gives the forward and backward part of a joint graph, of which so many results are the
     forward's and these inputs stay where they are, by way of PyTorch's partitioner.
     """
@@ -88,6 +90,7 @@ def compile_through_aot(
     return _through_aot(
         gm,
         example_inputs,
+        gm if plain is None else plain,
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
@@ -98,7 +101,12 @@ def compile_through_aot(
 
 
 def _through_aot(
-    gm: GraphModule, example_inputs: Sequence[Any], *, bw_compiler: Any, **given: Any
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    plain: GraphModule,
+    *,
+    bw_compiler: Any,
+    **given: Any,
 ) -> Callable[..., Any]:
     """PyTorch's ``aot_autograd``, without what that imports of its compiler to write logs."""
     lists = any(isinstance(x, list | tuple | dict) for x in example_inputs)
@@ -120,7 +128,7 @@ def _through_aot(
     inside = None if [*gm.parameters(), *gm.buffers()] else getattr(made, "__wrapped__", None)
     known = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     if inside is not None:
-        program = None if known is None else repeatable(gm, known)
+        program = None if known is None else repeatable(plain, known)
         direct = past_wrappers(inside, known, program) or differentiable(made, program)
         made = made if direct is made else wraps(made)(direct)
     return untraced(made)

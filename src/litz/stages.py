@@ -55,6 +55,7 @@ class Stages:
     recompile: the guard whose failure had the graph compiled, or ''.
     repeats: which of its copies were scheduled once, or why none were.
     pieces: for each transfer beside products, in how many pieces they are cut, and why.
+    fused: of which calls stand for what was written, and why.
     at: the stage that runs, or the last that did.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
@@ -83,6 +84,7 @@ class Stages:
     recompile: str = ""
     repeats: str = ""
     pieces: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""

@@ -34,9 +34,10 @@ from traces import (  # noqa: E402
 from litz import backend  # noqa: E402
 from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.binding import Recorder  # noqa: E402
+from litz.graph import fused_attention  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
-from litz.index import product, size_hint  # noqa: E402
+from litz.index import const, product, size_hint  # noqa: E402
 from litz.ir.program import Extern, TensorRef  # noqa: E402
 from litz.ir.text import program_text  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
@@ -638,6 +639,44 @@ def test_gradients_of_bias_are_summed_where_gradients_are_made() -> None:
     _, backward = trace(lambda x, w, b: F.gelu(F.conv2d(x, w, b)), images, *weights)
     (call,) = (x for x in backward.stages.program.nodes if isinstance(x, Extern))
     assert call.args[-1] == (True, True, False) and len(backward.stages.kernels) == 1
+
+
+def heads_by_hand(x: Tensor, w: Tensor) -> Tensor:
+    """A layer of heads of 64, with attention as it is written out."""
+    q, k, v = (x @ w).unflatten(-1, (3, -1, 64)).permute(2, 0, 3, 1, 4)
+    weights = ((q * 0.125) @ k.transpose(-2, -1)).softmax(-1)
+    return (weights @ v).transpose(1, 2).flatten(-2).float().square().mean()
+
+
+@pytest.mark.parametrize("kind", ["cudnn", "flash", ""])
+def test_attention_by_hand_trains_by_a_librarys_kernels(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_attention, "attention_choice", lambda *_: kind)
+    specs = floats(4, 512, 256, dtype=BF16), floats(256, 768, dtype=BF16)
+    forward, backward = made = trace(heads_by_hand, *specs)
+    check(made)
+    called = [n for t in made for n in t.calls() if "scaled_dot_product" in n]
+    names = (f"aten._scaled_dot_product_{kind}_attention{way}.default" for way in ("", "_backward"))
+    assert called == [*names][: 2 if kind else 0]
+    assert [bool(t.stages.fused) for t in made] == [bool(kind)] * 2
+    assert forward.stages.program is not None
+    sizes = [b.shape for b in forward.stages.program.buffers.values()]
+    scores = sum(len(s) > 1 and s[-1] is s[-2] is const(512) for s in sizes)
+    assert bool(scores) is not bool(kind)
+    if kind:  # the result lies as the layer reads it
+        assert not any(op == "clone" for n in forward.stages.program.nodes for op in n.origins)
+
+
+def test_small_wide_attention_trains_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where products of scores are quicker than the slower of the kernels."""
+    monkeypatch.setattr(fused_attention, "attention_choice", lambda *_: "flash")
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (torch.softmax(q @ k.mT, -1) @ v) * 1.0
+
+    forward, _ = trace(fn, *(floats(64, 128, 256, dtype=BF16) for _ in range(3)))
+    assert not forward.stages.fused and "aten.bmm.default" in forward.calls()
 
 
 # Head size, function of scores; rows, what they meet and warps of the result's, the query's and the

@@ -140,7 +140,7 @@ def _writes_windows(gm: GraphModule) -> bool:
         in_place = name == "setitem" or name.endswith("_") or name in IN_PLACE
         if windows.intersection((*out, *(written if in_place else ()))):
             return True
-        if _memory(n) is not None and _memory(n) in map(_memory, written):
+        if memory_of(n) is not None and memory_of(n) in map(memory_of, written):
             windows.add(n)
     return False
 
@@ -158,7 +158,7 @@ def _covers(n: Node) -> bool:
     return size == step and isinstance(length, int) and length % step == 0
 
 
-def _memory(n: object) -> int | None:
+def memory_of(n: object) -> int | None:
     """Which memory a strided tensor lies in."""
     value = n.meta.get("example_value") if isinstance(n, Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

@@ -12,8 +12,9 @@ and products that would underflow stay above zero, as zero times an infinite sta
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.graph.calls import add_body
+from litz.graph.mistraced import IN_PLACE
 from litz.graph.scan_gradients import SCAN
 
 LEAST = 8  # steps: of fewer, kernels are as quick
@@ -123,7 +125,7 @@ def _pairs(n: Node, name: str) -> Iterator[tuple[Node, Node]]:
 
 
 def _pick(n: Node) -> _Pick | None:
-    value = _value(n.args[0]) if n.args else None
+    value = value_of(n.args[0]) if n.args else None
     if value is None:
         return None
     if _name(n) == "select" and len(n.args) == 3:
@@ -148,49 +150,49 @@ def _scanned(gm: GraphModule, steps: Sequence[_Step], new: dict[Node, Node]) -> 
     """Whether the steps are a scan now; what replaces them is noted."""
     first, last, count = steps[0], steps[-1], len(steps)
     a, b = (replace(p, of=new.get(p.of, p.of)) for p in (first.a, first.b))
-    values = [_value(n) for s in steps for n in (s.node, *s.node.all_input_nodes)]
+    values = [value_of(n) for s in steps for n in (s.node, *s.node.all_input_nodes)]
     like = values[0]
     if like is None or like.dtype not in (torch.float32, torch.float64):
         return False
     if any(v is None or v.shape != like.shape or v.dtype != like.dtype for v in values):
         return False
-    of = _value(a.of)
+    of = value_of(a.of)
     if of is None or of.dtype != like.dtype or of.select(a.dim, 0).shape != like.shape:
         return False
-    if not _within_one(a.of) or _is_disturbed(first.node, last.node):
+    if not _within_one(a.of) or is_disturbed(first.node, last.node):
         return False
     graph = gm.graph
     with graph.inserting_before(first.node.next):
         body = add_body(gm, "recurrence", _combine(gm, like.dtype))
         factors = _along(graph, a, count)
-        start = _call(graph, torch.unsqueeze, first.node, 0)
+        start = add_call(graph, torch.unsqueeze, first.node, 0)
         rest = _along(graph, replace(b, at=b.at + 1), count - 1)
-        terms = _call(graph, torch.cat, [start, rest])
+        terms = add_call(graph, torch.cat, [start, rest])
         scan = graph.call_function(SCAN, (body, (factors, terms), ()))
         scan.meta["example_value"] = (factors.meta["example_value"], terms.meta["example_value"])
         states = graph.call_function(operator.getitem, (scan, 1))
         states.meta["example_value"] = terms.meta["example_value"]
-        picked = [_call(graph, operator.getitem, states, i) for i in range(count)]
+        picked = [add_call(graph, operator.getitem, states, i) for i in range(count)]
     scan.meta["stack_trace"] = first.node.meta.get("stack_trace")
     for step, state in zip(steps, picked, strict=True):
         state.meta = dict(step.node.meta)
         step.node.replace_all_uses_with(state, delete_user_cb=lambda u: u is not start)
         new[step.node] = state
-    _erase([s.node for s in steps[1:]])
+    erase([s.node for s in steps[1:]])
     return True
 
 
 def _along(graph: Graph, first: _Pick, count: int) -> Node:
     """So many elements from one on, along the first dimension."""
-    moved = _call(graph, torch.movedim, first.of, first.dim, 0)
-    return _call(graph, operator.getitem, moved, slice(first.at, first.at + count))
+    moved = add_call(graph, torch.movedim, first.of, first.dim, 0)
+    return add_call(graph, operator.getitem, moved, slice(first.at, first.at + count))
 
 
-def _call(graph: Graph, function: Any, *args: Any) -> Node:
+def add_call(graph: Graph, function: Any, *args: Any, **kwargs: Any) -> Node:
     """A call with the value that it has."""
-    n = graph.call_function(function, args)
+    n = graph.call_function(function, args, kwargs)
     values = torch.fx.map_arg(args, lambda a: a.meta["example_value"])
-    n.meta["example_value"] = function(*values)
+    n.meta["example_value"] = function(*values, **kwargs)
     return n
 
 
@@ -241,7 +243,7 @@ def _sign(n: object) -> int:
     """1 where no element is negative, -1 where none is positive, else 0."""
     if not isinstance(n, Node):
         return 0 if not isinstance(n, (int, float)) else 1 if n >= 0 else -1
-    name, value = _name(n), _value(n)
+    name, value = _name(n), value_of(n)
     if value is None or not value.is_floating_point():  # integers wrap around
         return 0
     if name in POSITIVE:
@@ -253,23 +255,31 @@ def _sign(n: object) -> int:
     return _sign(n.args[0]) if name in MOVES else 0
 
 
-def _is_disturbed(first: Node, last: Node) -> bool:
+def is_disturbed(first: Node, last: Node, but: Collection[Node] = ()) -> bool:
     """Whether anything between two nodes may write into a tensor, or says how others run.
 
     The former as far as its name and schema say; the latter, as autocast, has a private name.
+    but: of which that is no matter.
     """
-    n = first
-    while n is not last:
+    nodes = takewhile(lambda n: n is not last, _onward(first))
+    for n in (n for n in nodes if n not in but):
         target = n.target
         name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
         if name == "setitem" or "out" in n.kwargs or "_" in (name[:1], name[-1:]):
+            return True
+        if name in IN_PLACE:
             return True
         if isinstance(target, HigherOrderOperator) and target is not SCAN:
             return True
         if any(o._schema.is_mutable for o in _overloads(target)):
             return True
-        n = n.next
     return False
+
+
+def _onward(n: Node) -> Iterator[Node]:
+    while True:
+        yield n
+        n = n.next
 
 
 def _overloads(target: object) -> list[OpOverload]:
@@ -279,9 +289,9 @@ def _overloads(target: object) -> list[OpOverload]:
     return [target] if isinstance(target, OpOverload) else []
 
 
-def _is_written(n: Node) -> bool:
+def is_written(n: Node) -> bool:
     """Whether the graph writes into a value anywhere."""
-    value = _value(n)
+    value = value_of(n)
     return value is not None and (value.is_inference() or value._version > 0)
 
 
@@ -301,7 +311,7 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
     if not alike.picked or result in alike.picked.values() or "out" in stack.kwargs:
         return False
     inner = set(alike.nodes)
-    if _is_disturbed(next(n for n in gm.graph.nodes if n in inner), stack):
+    if is_disturbed(next(n for n in gm.graph.nodes if n in inner), stack):
         return False
     alike.graph.output(result)
     graph = gm.graph
@@ -315,13 +325,13 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
         call = graph.call_function(every_step, (body, picked, tuple(alike.shared)))
         moved = graph.call_function(torch.movedim, (call, 0, dim))
         whole = graph.call_method("contiguous", (moved,))
-        value = _value(stack)
+        value = value_of(stack)
         assert value is not None
         call.meta["example_value"] = value.movedim(dim, 0)
         moved.meta, whole.meta = dict(stack.meta), dict(stack.meta)
         call.meta["stack_trace"] = stack.meta.get("stack_trace")
     stack.replace_all_uses_with(whole)
-    _erase([*alike.nodes, stack])
+    erase([*alike.nodes, stack])
     return True
 
 
@@ -351,8 +361,8 @@ class _Alike:
         if nodes in self.known:
             return self.known[nodes]
         first = nodes[0]
-        value = _value(first)
-        if _is_written(first) or (value is not None and value.ndim == 0):
+        value = value_of(first)
+        if is_written(first) or (value is not None and value.ndim == 0):
             raise _Other  # numbers do not count for types as a batch of them does
         picks = [_pick(n) for n in nodes]
         start = picks[0]
@@ -408,7 +418,7 @@ class _Alike:
         return first
 
 
-def _erase(nodes: Sequence[Node]) -> None:
+def erase(nodes: Sequence[Node]) -> None:
     """Take away nodes, and what they alone used."""
     left = list(nodes)
     while left:
@@ -418,7 +428,7 @@ def _erase(nodes: Sequence[Node]) -> None:
             n.graph.erase_node(n)
 
 
-def _value(n: object) -> Tensor | None:
+def value_of(n: object) -> Tensor | None:
     value = n.meta.get("example_value") if isinstance(n, Node) else None
     return value if isinstance(value, Tensor) else None
 
@@ -426,6 +436,6 @@ def _value(n: object) -> Tensor | None:
 def _name(n: Node) -> str:
     """The name of a call of PyTorch's whose result nobody writes into; "" of anything else."""
     name = str(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
-    if not name or not n.args or n.kwargs.keys() & NOT_BY_NAME or _is_written(n):
+    if not name or not n.args or n.kwargs.keys() & NOT_BY_NAME or is_written(n):
         return ""
     return name

@@ -13,7 +13,8 @@ class Costs:
     """matrix: operations a second of matrix units on 16-bit floats; single: of float32 elsewhere.
 
     int8, float8: the same on 8-bit integers and floats, as multiples of ``matrix`` (0: none).
-    memory, cache: bytes a second, of the memory and of the last-level cache.  programs: that run at
+    memory, cache: bytes a second, of the memory and of the last-level cache; near: bytes that this
+    holds.  programs: that run at
     a time.  launch: seconds that one more kernel takes; turn: seconds of a turn of
     a product's loop that neither of the above explains; fill: before its first one.
     attention: of what matrix units can do, what libraries reach in attention, beside its
@@ -29,6 +30,7 @@ class Costs:
     int8: float = 2.0
     float8: float = 2.0
     cache: float = 6e12
+    near: float = 5e7
     programs: int = 128
     attention: float = 0.0
 

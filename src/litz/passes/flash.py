@@ -40,9 +40,16 @@ TARGET: Final = "litz.runtime.attention.attention"
 REASON: Final = "attention of plain scores: PyTorch's libraries compute it"
 WHOLE: Final = 8  # elements that a head's size and all steps are multiples of
 WIDEST: Final = 256  # elements of a head
-OWN = 0.38  # of what matrix units can do: what the template reaches
+OWN = 0.36  # of what matrix units can do: what the template reaches
 EXPONENTIALS: Final = 1 / 16  # of the operations on float32, so many in the same time
-HOST: Final = 2  # launches that a call takes as long as, beside what it computes
+# What libraries reach with the gradient, of what matrix units can do, and bytes that they move for
+# each element of a query.
+TRAINED: Final = {"cudnn": (0.66, 37), "flash": (0.35, 51)}
+CALLS: Final = 4  # kernels of theirs
+STEPS: Final = 8  # kernels that take as many steps
+PASSES: Final = 11  # over the scores, forward and backward, where each is written or read
+PRODUCTS: Final = 43  # bytes for each element of a query, likewise
+HOST: Final = 2.5  # launches that a call takes as long as, beside what it computes
 
 
 @dataclass(frozen=True)
@@ -62,28 +69,52 @@ class TakeAttention:
         if not made:
             return program
         uses = Uses(program)
-        return _replaced(program, {n.name: c for n, c in made.items() if self._pays(uses, n, c)})
+        chosen = {n.name: taken for n, c in made.items() if (taken := self._chosen(uses, n, c))}
+        return _replaced(program, chosen)
 
-    def _pays(self, uses: Uses, own: Template, call: Extern) -> bool:
-        """Whether a library takes less time."""
+    def _chosen(self, uses: Uses, own: Template, call: Extern) -> Extern | None:
+        """The call where a library takes less time, with its reason."""
         costs = self.costs.get(KIND)
         if costs is None or not costs.attention:
-            return False
+            return None
         if self.rivals is not None and (apart := part(uses, (own,))) is not None:
             tried = self.rivals(_replaced(apart, {own.name: call}), apart)
             if tried is not None:
-                return tried.index == 0
+                return call if tried.index == 0 else None
         (out,), (query, *_) = call.outputs, call.args
         assert out is not None and isinstance(query, TensorRef)
         b, size = uses.program.buffers[out], query.shape[-1]
         keys = own.reduce_axes[0].extent  # type: ignore[attr-defined]
         scores = size_hint(product((*query.shape[:-1], keys)))
         work = 4 * scores * size_hint(size) / costs.matrix
+        template = costs.fill + work / OWN
         # Libraries compute exponentials while matrix units wait, and lay a result out as a query.
         library = work / costs.attention + scores / (EXPONENTIALS * costs.single)
-        if query.strides != contiguous_strides(query.shape):
+        library += HOST * costs.launch
+        rows = zip(query.shape, query.strides, contiguous_strides(query.shape), strict=True)
+        if any(step is not plain for size, step, plain in rows if size is not ONE):
             library += 2 * b.dtype.bytes * size_hint(product(b.shape)) / costs.memory
-        return bool(library + HOST * costs.launch < work / OWN)
+        if template <= library:
+            return None
+        said = f"{library * 1e6:.0f} us estimated, {template * 1e6:.0f} by a kernel of its own"
+        return replace(call, reason=f"{REASON}: {said}")
+
+
+def training_seconds(
+    costs: Costs, scores: int, elements: int, head: int, kind: str
+) -> tuple[float, float]:
+    """Estimates of attention of 16-bit floats with its gradient: step by step, and by a library.
+
+    scores, elements: how many, and of queries; head: elements of a row.  kind: whose, ``cudnn`` or
+    ``flash``.
+    """
+    work = 3.5 * 4 * scores * head / costs.matrix
+    is_near = 2 * 2 * scores <= costs.near  # weights and their gradient
+    own = PASSES * 2 * scores / (costs.cache if is_near else costs.memory)
+    own += STEPS * costs.launch + PRODUCTS * elements / costs.memory
+    part, moved = TRAINED[kind]
+    library = CALLS * costs.launch + work / part + moved * elements / costs.memory
+    return own, library + 2 * scores / (EXPONENTIALS * costs.single)
 
 
 def _replaced(p: Program, calls: Mapping[str, Extern]) -> Program:

@@ -49,13 +49,14 @@ class Gathered:
             memory = memory_of(stages.host, name, parts[0].makers(stages.program))
         self.lines = {k: line for p in parts for k, line in p.lines.items()}
         self.kernels = {k.name: _kernel(k, stages) for own in all_of for k in own.kernels}
+        said = filter(None, (*stages.fused, stages.regions, stages.repeats, *stages.pieces))
         self.graph = Graph(
             name,
             kind,
             next(iter(parts[0].lines), ""),
             count_calls(gm),
             stages.fallback,
-            "; ".join(filter(None, (stages.regions, stages.repeats, *stages.pieces))),
+            "; ".join(said),
             _recording(stages.cuda_graphs),
             _why_python(stages.artifact),
             dict(stages.seconds),

@@ -215,6 +215,20 @@ def attention_order() -> object:
     return torch._C._get_sdp_priority_order()
 
 
+def attention_choice(operands: Sequence[torch.Tensor], scale: float) -> str:
+    """Whose kernel PyTorch takes for attention that trains: ``cudnn``, ``flash``, or "": another.
+
+    operands: query, key, value, [batch, heads, rows, size] each, one with a gradient; they may be
+    fake, of which PyTorch tells by what it calls alone.
+    """
+    query, key, value = operands
+    with torch.enable_grad():
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+    name = out.grad_fn.name() if out.grad_fn is not None else ""
+    known = {"Cudnn": "cudnn", "Flash": "flash"}
+    return known.get(name.removeprefix("ScaledDotProduct").partition("Attention")[0], "")
+
+
 @dataclass(frozen=True)
 class LongChains:
     """A rule of PyTorch's partitioner: what ends a long chain of calls is not computed anew.

@@ -49,7 +49,8 @@ def costs_of(device: str) -> Costs | None:
     float8 = 2.0 if (p.major, p.minor) >= FLOAT8 else 0.0
     return Costs(
         matrix * cycles, single * cycles, READ * memory,
-        float8=float8, cache=CACHED * cycles, programs=p.multi_processor_count,
+        float8=float8, cache=CACHED * cycles, near=p.L2_cache_size,
+        programs=p.multi_processor_count,
         attention=ATTENTION.get((p.major, p.minor), 0.0) if _has_attention() else 0.0,
     )  # fmt: skip
 
