@@ -71,6 +71,7 @@ NOTHING: dict[str, Make] = {
         ~torch.zeros_like(torch.zeros(x.shape[-2], dtype=torch.long)).bool()[None]
     ),
     "either": lambda x: torch.logical_or(places(x)[1] <= places(x)[0], places(x)[1] > places(x)[0]),
+    "methods": lambda x: places(x)[0].__ge__(0).__and__(places(x)[1].__ne__(-1)),
     "wide windows": lambda x: (places(x)[0] - places(x)[1]).neg() < x.shape[-2],
     "large blocks": lambda x: places(x)[0] // 64 == places(x)[1] // 64,
 }
@@ -98,6 +99,7 @@ OTHERS: dict[str, Make] = {
     "written": written,
     "written before": written_before,
     "through a function": through_a_function,
+    "by an operator": lambda x: square(x, 0.0).__isub__(1.0),
     "floats": lambda x: (torch.arange(float(x.shape[-2])) >= 0)[None],
     "bytes": lambda x: (torch.arange(x.shape[-2]).to(torch.int8) >= 0)[None],
 }

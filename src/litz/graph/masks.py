@@ -387,8 +387,8 @@ def _quotient(a: Expr, b: Expr) -> Expr:
 COMPARISONS: Final = tuple("eq ne lt le gt ge".split())
 INTEGERS: Final[dict[str, Callable[..., Expr]]] = {
     **{name: getattr(index, name) for name in COMPARISONS},
-    **dict.fromkeys(("and_", "bitwise_and", "logical_and", "mul"), _truths(index.and_)),
-    **dict.fromkeys(("or_", "bitwise_or", "logical_or"), _truths(index.or_)),
+    **dict.fromkeys(("and", "and_", "bitwise_and", "logical_and", "mul"), _truths(index.and_)),
+    **dict.fromkeys(("or", "or_", "bitwise_or", "logical_or"), _truths(index.or_)),
     **dict.fromkeys(("invert", "bitwise_not", "logical_not"), _truths(index.not_)),
     **dict.fromkeys(("floordiv", "floor_divide"), _quotient),
     "add": operator.add,
@@ -426,7 +426,12 @@ PLAIN: Final = frozenset("dtype device layout pin_memory requires_grad memory_fo
 
 def _name(n: Node) -> str:
     """Of a call whose rule is known, as far as its name says."""
-    return str(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
+    return _plain(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
+
+
+def _plain(method: Any) -> str:
+    """The name of a method, which may be that of an operator: ``__eq__``."""
+    return str(method[2:-2] if method.startswith("__") else method)
 
 
 def _meta(x: Any) -> Any:
@@ -443,7 +448,7 @@ def _written(gm: GraphModule) -> set[int]:
 def _may_write(n: Node) -> list[Any]:
     """As far as names, arguments and schemas say."""
     target: Any = n.target
-    name = target if n.op == "call_method" else getattr(target, "__name__", "")
+    name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
     schema = getattr(target, "_schema", None)
     home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
     plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
@@ -453,7 +458,7 @@ def _may_write(n: Node) -> list[Any]:
         return n.all_input_nodes
     writes = name.endswith("_") and target not in FUNCTIONS or name == "setitem"
     # ``inplace`` by position; the names of operators on what is on their left.
-    writes |= any(a is True for a in n.args) or home == "_operator" and name in IN_PLACE
+    writes |= any(a is True for a in n.args) or name in IN_PLACE
     return leaves((n.args[:1] if writes else (), n.kwargs.get("out")))
 
 
