@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.utils.checkpoint import checkpoint
 
 from litz.graph.masks import ATTENTION, drop_idle_masks
 
@@ -167,6 +168,60 @@ def test_a_mask_that_would_make_results_larger_is_refused() -> None:
     with pytest.raises(RuntimeError, match="broadcast"):
         found(lambda x: attend(seen, x, x), x)
     assert found(lambda x: attend(seen, x, x), x.expand(4, 3, 10, 8)) == ["none"]
+
+
+def by_checkpoint(x: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x.sin(), attn_mask=mask)
+
+
+def by_checkpoint_and_written(x: Tensor, mask: Tensor) -> Tensor:
+    out = by_checkpoint(x, mask)
+    mask[..., :2] = True
+    return out
+
+
+@pytest.mark.parametrize("layer", [by_checkpoint, by_checkpoint_and_written])
+def test_checkpoints(layer: Callable[..., Tensor]) -> None:
+    x = torch.randn(2, 3, 10, 8, requires_grad=True)
+    kinds = []
+
+    def fn(x: Tensor) -> Tensor:
+        mask = causal(x)
+        for _ in range(2):
+            x = checkpoint(layer, x, mask, use_reentrant=False)
+        return x
+
+    def backend(gm: GraphModule, _inputs: Any) -> Callable[..., Any]:
+        drop_idle_masks(gm, False)
+        for m in gm.modules():
+            graph = getattr(m, "graph", None)
+            for n in [] if graph is None else graph.nodes:
+                if n.target in ATTENTION:
+                    kinds.append(n.kwargs.get("is_causal", False))
+        return gm.forward
+
+    torch._dynamo.reset()
+    expected = fn(x)
+    torch.testing.assert_close(torch.compile(fn, backend=backend)(x), expected)
+    assert True in kinds if layer is by_checkpoint else True not in kinds
+
+
+def test_users_operators_that_write() -> None:
+    with torch.library._scoped_library("masks_test", "FRAGMENT") as lib:
+
+        def fill(x: Tensor) -> None:
+            x.fill_(-INF)
+
+        lib.define("hide(Tensor(a!) x) -> ()")
+        lib.impl("hide", fill, "CompositeExplicitAutograd")
+        lib.impl("hide", lambda x: None, "Meta")
+
+        def fn(x: Tensor) -> Tensor:
+            mask = torch.zeros(10, 10)
+            torch.ops.masks_test.hide(mask[:, 3:])
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+        assert found(fn, torch.randn(2, 3, 10, 8)) == [""]
 
 
 def test_dropout_that_has_to_draw_the_same() -> None:

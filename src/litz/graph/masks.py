@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from litz import index
 from litz.dataclass import dataclass
 from litz.graph.calls import argument, leaves
+from litz.graph.values import attribute_value
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
 from litz.runtime.torch_private import address
@@ -39,26 +40,35 @@ def drop_idle_masks(gm: GraphModule, same_draws: bool) -> None:
 
     same_draws: whether dropout has to draw what it draws with the mask.
     """
-    known: _Masks | None = None
+    graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
+    if any(n.target in ATTENTION for graph in graphs for n in graph.nodes):
+        _drop(gm, {}, same_draws)
+
+
+def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> None:
+    """The same of one graph and those that it runs.  given: what is known of its inputs."""
+    try:
+        masks = _Masks(gm, given)
+    except RuntimeError:  # of tensors without memory
+        return
     for n in gm.graph.nodes:
+        if (body := _body(gm, n)) is not None:
+            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=True)
+            known = {p: masks.known[a] for p, a in pairs if a in masks.known}
+            _drop(body, known, same_draws)
         if n.op != "call_function" or n.target not in ATTENTION:
             continue
         mask, causal = argument(n, 3, "attn_mask"), argument(n, 5, "is_causal", False)
         draws = same_draws and argument(n, 4, "dropout_p", 0.0) != 0.0
         if not isinstance(mask, Node) or causal is not False or draws:
             continue
-        try:
-            known = known or _Masks(gm)
-        except RuntimeError:  # of tensors without memory
-            return
-        kind = known.kind(n, mask)
+        kind = masks.kind(n, mask)
         if kind is not None:
-            given = dict(zip(("attn_mask", "dropout_p", "is_causal"), n.args[3:], strict=False))
-            n.args, n.kwargs = n.args[:3], {**n.kwargs, **given}
-            n.kwargs = {**n.kwargs, "attn_mask": None, "is_causal": kind == "causal"}
-            known.erase(mask)
-    if known is not None:
-        gm.recompile()
+            rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), n.args[3:], strict=False))
+            rest |= {"attn_mask": None, "is_causal": kind == "causal"}
+            n.args, n.kwargs = n.args[:3], {**n.kwargs, **rest}
+            masks.erase(mask)
+    gm.recompile()
 
 
 @dataclass(frozen=True)
@@ -81,14 +91,18 @@ class _Unknown(Exception):
 class _Masks:
     """What is known of tensors that are computed from positions alone."""
 
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, gm: GraphModule, given: Mapping[Node, _Element]) -> None:
         self.scope: dict[str, Expr] = {}
         self.sizes: dict[Any, Expr] = {}
         self.known: dict[Node, _Element] = {}
         written = _written(gm)
         for n in gm.graph.nodes:
             rule, value = RULES.get(_name(n)), _meta(n)
-            if rule is None or not isinstance(value, Tensor) or address(value) in written:
+            if not isinstance(value, Tensor) or address(value) in written:
+                continue
+            if n in given:
+                self.known[n] = given[n]
+            if rule is None:
                 continue
             more = {k: v for k, v in n.kwargs.items() if k not in PLAIN}
             try:
@@ -128,7 +142,7 @@ class _Masks:
         left = [mask]
         while left:
             n = left.pop()
-            if not n.users and n in self.known:
+            if not n.users and n in self.known and n.op != "placeholder":
                 del self.known[n]
                 left += n.all_input_nodes
                 n.graph.erase_node(n)
@@ -439,27 +453,44 @@ def _meta(x: Any) -> Any:
     return x.meta.get("example_value") if isinstance(x, Node) else x
 
 
+def _body(gm: GraphModule, n: Node) -> GraphModule | None:
+    """The graph that a checkpoint runs, on its arguments behind that graph."""
+    if n.target is not torch.ops.higher_order.tag_activation_checkpoint:
+        return None
+    body = attribute_value(gm, n.args[0])  # type: ignore[arg-type]
+    return body if isinstance(body, GraphModule) else None
+
+
 def _written(gm: GraphModule) -> set[int]:
     """The memory that calls may write into."""
-    some = [x for n in gm.graph.nodes if n.op.startswith("call") for x in _may_write(n)]
+    some = [x for n in gm.graph.nodes if n.op.startswith("call") for x in _may_write(gm, n)]
     return {address(v) for v in leaves([*map(_meta, some)]) if isinstance(v, Tensor)}
 
 
-def _may_write(n: Node) -> list[Any]:
+def _may_write(gm: GraphModule, n: Node) -> list[Any]:
     """As far as names, arguments and schemas say."""
     target: Any = n.target
+    if (body := _body(gm, n)) is not None:  # its inputs are the same tensors
+        return [x for c in body.graph.nodes for x in _may_write(body, c)]
     name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
-    schema = getattr(target, "_schema", None)
     home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
     plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
     if not plain or not home.startswith(("torch", "_operator", "math")):
         return n.all_input_nodes
-    if schema is not None and schema.is_mutable or n.kwargs.get("inplace"):
+    if _is_mutable(target) or n.kwargs.get("inplace"):
         return n.all_input_nodes
     writes = name.endswith("_") and target not in FUNCTIONS or name == "setitem"
     # ``inplace`` by position; the names of operators on what is on their left.
     writes |= any(a is True for a in n.args) or name in IN_PLACE
     return leaves((n.args[:1] if writes else (), n.kwargs.get("out")))
+
+
+def _is_mutable(target: object) -> bool:
+    """Whether an operator writes; of those of ATen's own whose name does not say so."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        own = target._qualified_op_name.startswith("aten::")
+        return not own and any(_is_mutable(getattr(target, o)) for o in target.overloads())  # type: ignore[no-untyped-call]
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 IN_PLACE: Final = frozenset(
