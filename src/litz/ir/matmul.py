@@ -107,6 +107,33 @@ def turned(p: Parts) -> Node:
     return reduce("sum", p.product.axes, again(whole))
 
 
+def held(stores: Sequence[Store]) -> float:
+    """Registers of 32 bits that an element of a result takes at most, behind the sum.
+
+    stores: one may read what others before it store.  All is stored at the end.
+    """
+    made: dict[str, Node] = {}
+
+    def known(_: Node, n: Node) -> Node:
+        return made.get(n.buffer, n) if isinstance(n, Load) else n
+
+    for s in stores:
+        made[s.buffer] = Rewriter(replace=known)(s.value)
+    nodes = [*walk(made.values())]
+    factors = {x for n in nodes if isinstance(n, Reduce) for x in walk(n.args)}
+    nodes = [n for n in nodes if n not in factors and not isinstance(n, Const)]
+    last = {a: n for n in nodes for a in n.args} | dict.fromkeys(made.values())
+    ends: dict[Node | None, list[Node]] = {}
+    for n in nodes:
+        ends.setdefault(last.get(n), []).append(n)
+    now = most = 0.0
+    for n in nodes:
+        now += n.dtype.bytes / 4
+        most = max(most, now)
+        now -= sum(a.dtype.bytes / 4 for a in ends.get(n, ()))
+    return most
+
+
 def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     """The parts of a product's stores over its parallel axes.  Raises ValueError for others."""
     sums = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Reduce)]

@@ -51,6 +51,7 @@ PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
 AHEAD = 0.95  # of the time of libraries, below which a template has to stay
 DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
 HIGH, WIDE = 128, 256  # rows and columns of a block at most
+HELD = 3.0  # registers of an element behind a product, beyond which blocks are half as wide
 NEAR = 2.0  # times the other's, up to which an estimate is measured where somebody can
 LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
 
@@ -412,6 +413,7 @@ class _Neighbours:
         # blocks of a kernel of its own compute as others wait for memory.
         stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
         behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
+        held = matmul.held([s for n in self.behind for s in n.stores])
         fuses = self.fuses
         if len(self.behind) > bool(ours) and not fuses:
             # Reductions behind them would be one kernel with them, and read what they make once.
@@ -430,7 +432,7 @@ class _Neighbours:
         groups = self.call.groups if self.call else None
         rows = m / size_hint(groups.ends.shape[0]) if groups else m  # that read one matrix
         high = min(rows, side, HIGH)
-        wide = min(n, side * side / high, WIDE)
+        wide = min(n, side * side / high, WIDE if held <= HELD else WIDE // 2)
         cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * rows / high
         own = max(
             work / own_rate, moved / costs.memory, cached / costs.cache, turns * costs.turn

@@ -50,6 +50,10 @@ FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory ha
 STAGES = 8  # at most
 BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
 COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
+BEHIND = (
+    400  # registers, as they are counted one by one, that a thread has for what is behind a sum
+)
+WARP = 32  # threads
 STEPS = 2  # cost of a factor's element from which it counts as computed: casts do not
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
@@ -88,7 +92,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
     turns = math.prod(int_value(extent(v)) for v in unrolled)
-    configs = _configs(p, axes, (1,), turns)
+    configs = _configs(p, axes, (1,), turns, matmul.held(plan.stores))
     if not style.widely:
         configs = configs[:1]
     even = frozenset(
@@ -203,11 +207,12 @@ def pair_of_bytes(n: Load, inner: Expr, outer: Expr) -> Expr | None:
 
 
 def _configs(
-    p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,), turns: int = 1
+    p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,), turns: int = 1, held: float = 1.0
 ) -> tuple[Config, ...]:
     """Blocks to choose from, the likeliest first: as large as the result fills the machine with.
 
     counts: how many programs may share a sum.  turns: elements of it at each place of its axis.
+    held: registers that an element of the result takes behind its sum.
     """
     turned = _is_turned(p)
     turns = turns if turned else 1
@@ -225,7 +230,7 @@ def _configs(
     plain = p.left.dtype not in STORED and all(isinstance(n, Load) for n in (p.left, p.right))
     width = _width(p)
     computed, weighed = _is_computed(p), _is_weighed(p, y)
-    found: dict[Config, None] = {}
+    found: dict[Config, bool] = {}  # whether threads have the registers
     team = SIDE * TEAM if y <= FEW and computed else 1 << 30
 
     def order(b: Block) -> tuple[bool, float]:
@@ -240,11 +245,12 @@ def _configs(
         if not stages:
             beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
             stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
-        held = m * n <= COMPUTED or plain
-        if stages * (m * element + n * width) * k <= SHARED and held:
+        fits = m * n <= COMPUTED or plain
+        if stages * (m * element + n * width) * k <= SHARED and fits:
             sides = (("y", n), ("x", m)) if turned else (("y", m), ("x", n))
-            found[Config((*sides, ("r", max(LEAST, k // turns))), warps, stages)] = None
-    return tuple(found)
+            made = Config((*sides, ("r", max(LEAST, k // turns))), warps, stages)
+            found[made] = m * n * held <= BEHIND * WARP * warps
+    return tuple(c for c in found if found[c] or not any(found.values()))
 
 
 def _facing(p: matmul.Parts, axes: Axes) -> tuple[matmul.Parts, tuple[int, ...]]:

@@ -1,0 +1,498 @@
+"""Masks of attention that hide nothing, or what comes later, in Dynamo's graphs.
+
+Libraries that make masks of positions cannot look at them while they are traced, and hand attention
+one that is true throughout, or triangular: PyTorch then takes slower kernels, or none, than for no
+mask and for ``is_causal``.  It chooses them while AOTAutograd traces, so this comes before.  What a
+mask holds is proven for each element by index algebra, for open sizes too.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from litz import index
+from litz.dataclass import dataclass
+from litz.graph.calls import argument, leaves
+from litz.graph.values import attribute_value
+from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
+from litz.index.border import NotRepresentable, from_sympy
+from litz.runtime.torch_private import address
+
+ATTENTION: Final = (
+    F.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
+)
+LARGEST: Final = 1 << 31
+"""Numbers up to which sums and multiples of sizes do not overflow."""
+
+
+def drop_idle_masks(gm: GraphModule, same_draws: bool) -> None:
+    """Have attention read no mask that is all true or zero, and be causal by a flag, in place.
+
+    same_draws: whether dropout has to draw what it draws with the mask.
+    """
+    graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
+    if any(n.target in ATTENTION for graph in graphs for n in graph.nodes):
+        _drop(gm, {}, same_draws)
+
+
+def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> None:
+    """The same of one graph and those that it runs.  given: what is known of its inputs."""
+    try:
+        masks = _Masks(gm, given)
+    except RuntimeError:  # of tensors without memory
+        return
+    for n in gm.graph.nodes:
+        if (body := _body(gm, n)) is not None:
+            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=True)
+            known = {p: masks.known[a] for p, a in pairs if a in masks.known}
+            _drop(body, known, same_draws)
+        if n.op != "call_function" or n.target not in ATTENTION:
+            continue
+        mask, causal = argument(n, 3, "attn_mask"), argument(n, 5, "is_causal", False)
+        draws = same_draws and argument(n, 4, "dropout_p", 0.0) != 0.0
+        if not isinstance(mask, Node) or causal is not False or draws:
+            continue
+        kind = masks.kind(n, mask)
+        if kind is not None:
+            rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), n.args[3:], strict=False))
+            rest |= {"attn_mask": None, "is_causal": kind == "causal"}
+            n.args, n.kwargs = n.args[:3], {**n.kwargs, **rest}
+            masks.erase(mask)
+    gm.recompile()
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """A float by a condition."""
+
+    on: Expr
+    yes: float
+    no: float
+
+
+_Element = Expr | _Pick
+"""An element at an index, whose variables are ``_axes`` of its tensor's shape."""
+
+
+class _Unknown(Exception):
+    """What a call gives is not known."""
+
+
+class _Masks:
+    """What is known of tensors that are computed from positions alone."""
+
+    def __init__(self, gm: GraphModule, given: Mapping[Node, _Element]) -> None:
+        self.scope: dict[str, Expr] = {}
+        self.sizes: dict[Any, Expr] = {}
+        self.known: dict[Node, _Element] = {}
+        written = _written(gm)
+        for n in gm.graph.nodes:
+            rule, value = RULES.get(_name(n)), _meta(n)
+            if not isinstance(value, Tensor) or address(value) in written:
+                continue
+            if n in given:
+                self.known[n] = given[n]
+            if rule is None:
+                continue
+            more = {k: v for k, v in n.kwargs.items() if k not in PLAIN}
+            try:
+                self.known[n] = self.typed(n, rule(self, n, *n.args, **more))
+            except (_Unknown, NotRepresentable, TypeError, IndexError):
+                continue  # the latter of arguments that a rule does not take
+
+    def kind(self, n: Node, mask: Node) -> str | None:
+        """What a mask is to attention: "none", "causal", or something else, or more than a mask."""
+        query, key, m = (_meta(x) for x in (*n.args[:2], mask))
+        if mask not in self.known or len(n.args) < 3 or m.requires_grad:
+            return None
+        try:
+            sizes, own, keys = self.shape(query), self.shape(m), self.shape(key)[-2]
+        except (_Unknown, NotRepresentable):
+            return None
+        scores = (*sizes[:-1], keys)
+        if len(own) > len(scores) or keys.lo is None or keys.lo < 1:
+            return None
+        pairs = zip(own[::-1], scores[::-1], strict=False)
+        if not all(a is ONE or a is b for a, b in pairs):  # it makes results larger
+            return None
+        e = self.known[mask]
+        if isinstance(e, _Pick):
+            if (e.yes, e.no) not in ((0.0, 0.0), (0.0, -math.inf), (-math.inf, 0.0)):
+                return None
+            e = _where(e.on, e.yes == 0, e.no == 0)
+        if e is ONE:
+            return "none"
+        if own[-2:] != (keys, keys):  # what is causal of rectangles is not the same to all kernels
+            return None
+        *_, i, j = _axes(own)
+        return "causal" if e is index.le(j, i) else None
+
+    def erase(self, mask: Node) -> None:
+        """Take away what nobody reads any more."""
+        left = [mask]
+        while left:
+            n = left.pop()
+            if not n.users and n in self.known and n.op != "placeholder":
+                del self.known[n]
+                left += n.all_input_nodes
+                n.graph.erase_node(n)
+
+    # --- sizes and elements ---------------------------------------------------------------------
+
+    def size(self, x: Any) -> Expr:
+        """An integer as an expression."""
+        x = _meta(x)
+        if isinstance(x, int) and abs(x) <= LARGEST:
+            return const(int(x))
+        if not isinstance(x, torch.SymInt) or x.node.is_nested_int():
+            raise _Unknown
+        env, e = x.node.shape_env, x.node.expr
+        if e in self.sizes:
+            return self.sizes[e]
+        for s in sorted(e.free_symbols, key=str):
+            low = env.bound_sympy(s).lower
+            least = int(low) if getattr(low, "is_Integer", False) else None
+            self.scope.setdefault(str(s), symbol(str(s), least))
+        return self.sizes.setdefault(e, from_sympy(e, self.scope))
+
+    def shape(self, x: Any) -> tuple[Expr, ...]:
+        v = _meta(x)
+        if not isinstance(v, Tensor):
+            raise _Unknown
+        return tuple(map(self.size, v.shape))
+
+    def at(self, x: Any, place: Sequence[Expr]) -> _Element:
+        """The element of a tensor at a place, aligned at its last dim; or a number."""
+        if not isinstance(x, Node) or not isinstance(_meta(x), Tensor):
+            return _Pick(ONE, x, x) if isinstance(x, float) else self.size(x)
+        if x not in self.known:
+            raise _Unknown
+        own = _axes(self.shape(x))
+        moved = zip(own, place[len(place) - len(own) :], strict=True)
+        moved = {v: e for v, e in moved if v is not ZERO}  # type: ignore[assignment]
+        e = self.known[x]
+        if isinstance(e, Expr):
+            return index.substitute(e, moved)  # type: ignore[arg-type]
+        return _Pick(index.substitute(e.on, moved), e.yes, e.no)  # type: ignore[arg-type]
+
+    def typed(self, n: Node, e: _Element) -> _Element:
+        """An element as its tensor's type has it."""
+        dtype = n.meta["example_value"].dtype
+        if dtype is torch.bool:
+            return index.truth(e) if isinstance(e, Expr) else _where(e.on, e.yes != 0, e.no != 0)
+        if dtype is torch.int64 and isinstance(e, _Pick) and e.on is ONE and e.yes.is_integer():
+            return self.size(int(e.yes))
+        if dtype is torch.int64 and isinstance(e, Expr):
+            return e
+        if not dtype.is_floating_point:
+            raise _Unknown
+        e = _floating(e)
+        if not (_holds(dtype, e.yes) and _holds(dtype, e.no)):
+            raise _Unknown
+        return e
+
+    # --- what calls compute ---------------------------------------------------------------------
+
+    def arange(self, n: Node, *given: Any, start: Any = 0, end: Any = 0, step: Any = 1) -> Expr:
+        start, step = given[0] if len(given) > 1 else start, (*given[2:], step)[0]
+        (i,) = _axes(self.shape(n))
+        return self.size(start) + self.size(step) * i
+
+    def zeros(self, n: Node, *_: Any, **__: Any) -> Expr:
+        return ZERO
+
+    def ones(self, n: Node, *_: Any, **__: Any) -> Expr:
+        return ONE
+
+    def full(self, n: Node, *given: Any, fill_value: Any = None) -> _Element:
+        return self.at(given[-1] if fill_value is None else fill_value, ())
+
+    def aligned(self, n: Node, x: Any, *_: Any, **__: Any) -> _Element:
+        """What is only broadcast, or of another type."""
+        return self.at(x, _axes(self.shape(n)))
+
+    def pointwise(self, n: Node, *given: Any) -> _Element:
+        axes = _axes(self.shape(n))
+        return _computed(_name(n), *(self.at(x, axes) for x in given))
+
+    def where(self, n: Node, c: Any, a: Any, b: Any) -> _Element:
+        axes = _axes(self.shape(n))
+        on, yes, no = (self.at(x, axes) for x in (c, a, b))
+        if not isinstance(on, Expr):
+            raise _Unknown
+        if isinstance(yes, Expr) and isinstance(no, Expr):
+            return _where(on, yes, no) if yes.is_bool and no.is_bool else index.where(on, yes, no)
+        return _picked(on, _floating(yes), _floating(no))
+
+    def masked_fill(self, n: Node, x: Any, mask: Any, value: Any) -> _Element:
+        return self.where(n, mask, value, x)
+
+    def triangle(self, n: Node, x: Any, diagonal: int = 0) -> _Element:
+        (*_, i, j), e = _axes(self.shape(n)), self.known[x] if x in self.known else None
+        if e is None:
+            raise _Unknown
+        d = i + self.size(diagonal)
+        seen = index.le(j, d) if _name(n) == "tril" else index.le(d, j)
+        if isinstance(e, Expr):
+            return index.and_(seen, e) if e.is_bool else index.where(seen, e, ZERO)
+        return _picked(seen, e, _Pick(ONE, 0.0, 0.0))
+
+    def viewed(self, n: Node, x: Any, *_: Any, **__: Any) -> _Element:
+        """Dims of one element come and go."""
+        own, shape = self.shape(x), self.shape(n)
+        if _meta(x).dtype is not _meta(n).dtype:
+            raise _Unknown
+        if [s for s in own if s is not ONE] != [s for s in shape if s is not ONE]:
+            raise _Unknown
+        left = iter([v for v in _axes(shape) if v is not ZERO])
+        return self.at(x, [ZERO if s is ONE else next(left) for s in own])
+
+    def transpose(self, n: Node, x: Any, dim0: int, dim1: int) -> _Element:
+        axes = [*_axes(self.shape(n))]
+        axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
+        return self.at(x, axes)
+
+    def cumsum(self, n: Node, x: Any, dim: int) -> _Element:
+        e = self.known.get(x)
+        if not isinstance(e, Const):
+            raise _Unknown
+        return e * (_axes(self.shape(n))[dim] + ONE)
+
+    def diff(self, n: Node, x: Any, count: int = 1, dim: int = -1, prepend: Any = None) -> Expr:
+        """Of places; with one element before, where that is as far from the first as others are."""
+        axes = [*_axes(self.shape(n))]
+        i = axes[dim]
+
+        def at(of: Any, place: Expr) -> Expr:
+            axes[dim] = place
+            e = self.at(of, axes)
+            if not isinstance(e, Expr):
+                raise _Unknown
+            return e
+
+        if count != 1:
+            raise _Unknown
+        if prepend is None:
+            return at(x, i + ONE) - at(x, i)
+        first = at(x, ZERO) - at(prepend, ZERO)
+        if self.shape(prepend)[dim] is not ONE or at(x, i) - at(x, i - ONE) is not first:
+            raise _Unknown
+        return first
+
+    def getitem(self, n: Node, x: Any, places: Any) -> _Element:
+        """By slices, integers and tensors of places; the latter beside each other."""
+        some = [*places] if isinstance(places, tuple) else [places]
+        shape, axes = self.shape(x), [*_axes(self.shape(n))]
+        rest = [slice(None)] * (len(shape) - sum(p is not None and p is not ... for p in some))
+        dots = next((k for k, p in enumerate(some) if p is ...), len(some))
+        some[dots : dots + 1] = rest
+        tensors = [k for k, p in enumerate(some) if isinstance(_meta(p), Tensor)]
+        if tensors and tensors != [*range(tensors[0], tensors[-1] + 1)]:
+            raise _Unknown
+        if any(isinstance(p, bool) for p in some):
+            raise _Unknown
+        if any(_meta(some[k]).dtype is not torch.int64 for k in tensors):
+            raise _Unknown
+        wide = max((_meta(some[k]).ndim for k in tensors), default=0)
+        sizes, at, shared = iter(shape), list[Expr](), list[Expr]()
+        for k, p in enumerate(some):
+            if p is None:
+                axes.pop(0)
+            elif k in tensors:
+                if k == tensors[0]:
+                    shared, axes = axes[:wide], axes[wide:]
+                at.append(_within(self.at(p, shared), next(sizes)))
+            elif isinstance(p, slice):
+                low, size = self.size(p.start or 0), next(sizes)
+                if p.step not in (None, 1) or not index.provably_le(ZERO, low):
+                    raise _Unknown
+                # What begins beyond the end is empty: nothing is asked of its elements.
+                at.append(ZERO if size is ONE else axes[0] + low)
+                axes.pop(0)
+            else:
+                at.append(_within(self.size(p), next(sizes)))
+        return self.at(x, at)
+
+
+def _axes(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(ZERO if s is ONE else var(f"i{k}", s) for k, s in enumerate(shape))
+
+
+def _within(e: _Element, size: Expr) -> Expr:
+    """A place that is none from the end."""
+    if isinstance(e, Expr) and index.provably_le(ZERO, e) and index.provably_lt(e, size):
+        return e
+    raise _Unknown
+
+
+def _floating(e: _Element) -> _Pick:
+    if isinstance(e, _Pick):
+        return e
+    if isinstance(e, Const) and abs(e.value) < 1 << 8:  # all types hold it
+        return _Pick(ONE, float(e.value), float(e.value))
+    if not e.is_bool:
+        raise _Unknown
+    return _Pick(e, 1.0, 0.0)
+
+
+def _holds(dtype: torch.dtype, x: float) -> bool:
+    """Whether a type has a number as it is."""
+    t = torch.finfo(dtype)
+    within = t.tiny <= abs(x) <= t.max and (2 * math.frexp(x)[0] / t.eps).is_integer()
+    return within or x == 0 or math.isinf(x)
+
+
+def _where(on: Expr, yes: Expr | bool, no: Expr | bool) -> Expr:
+    """Of truth values."""
+    return index.or_(index.and_(on, yes), index.and_(index.not_(on), no))
+
+
+def _picked(on: Expr, yes: _Pick, no: _Pick) -> _Pick:
+    """Where that is one of two numbers again."""
+    found = {x for p in (yes, no) for x in ((p.yes,) if p.on is ONE else (p.yes, p.no))}
+    if len(found) == 1:
+        return yes
+    if len(found) != 2:
+        raise _Unknown
+    a, b = sorted(found)
+    return _Pick(_where(on, *(_where(p.on, p.yes == a, p.no == a) for p in (yes, no))), a, b)
+
+
+def _computed(name: str, *given: _Element) -> _Element:
+    """A function of elements."""
+    if all(isinstance(e, Expr) for e in given):
+        return INTEGERS[name](*given)
+    numbers = [*map(_floating, given)]
+    on = {p.on for p in numbers} - {ONE}
+    if len(on) > 1 or name not in FLOATS:
+        raise _Unknown
+    yes, no = (FLOATS[name](*x) for x in zip(*((p.yes, p.no) for p in numbers), strict=True))
+    condition = on.pop() if on else ONE
+    return _where(condition, yes, no) if isinstance(yes, bool) else _Pick(condition, yes, no)
+
+
+def _truths(function: Callable[..., Expr]) -> Callable[..., Expr]:
+    """A function of truth values: of integers it goes bit by bit."""
+
+    def of(*given: Expr) -> Expr:
+        if not all(e.is_bool or e in (ZERO, ONE) for e in given):
+            raise _Unknown
+        return function(*given)
+
+    return of
+
+
+def _quotient(a: Expr, b: Expr) -> Expr:
+    if not isinstance(b, Const) or b.value <= 0:
+        raise _Unknown
+    return index.floordiv(a, b)
+
+
+COMPARISONS: Final = tuple("eq ne lt le gt ge".split())
+INTEGERS: Final[dict[str, Callable[..., Expr]]] = {
+    **{name: getattr(index, name) for name in COMPARISONS},
+    **dict.fromkeys(("and", "and_", "bitwise_and", "logical_and", "mul"), _truths(index.and_)),
+    **dict.fromkeys(("or", "or_", "bitwise_or", "logical_or"), _truths(index.or_)),
+    **dict.fromkeys(("invert", "bitwise_not", "logical_not"), _truths(index.not_)),
+    **dict.fromkeys(("floordiv", "floor_divide"), _quotient),
+    "add": operator.add,
+    "sub": operator.sub,
+    "neg": operator.neg,
+}
+FLOATS: Final[dict[str, Callable[..., Any]]] = {
+    name: getattr(operator, name) for name in (*COMPARISONS, "add", "sub", "mul", "neg")
+}
+RULES: Final[dict[str, Callable[..., _Element]]] = {
+    **dict.fromkeys("zeros new_zeros zeros_like".split(), _Masks.zeros),
+    **dict.fromkeys("ones new_ones ones_like".split(), _Masks.ones),
+    **dict.fromkeys("full new_full full_like".split(), _Masks.full),
+    **dict.fromkeys(
+        (
+            "tensor scalar_tensor to type bool long float half bfloat16 contiguous clone detach "
+            "expand expand_as broadcast_to"
+        ).split(),
+        _Masks.aligned,
+    ),
+    **dict.fromkeys("view reshape unsqueeze squeeze".split(), _Masks.viewed),
+    **dict.fromkeys(("tril", "triu"), _Masks.triangle),
+    **dict.fromkeys(INTEGERS, _Masks.pointwise),
+    **{
+        name: getattr(_Masks, name)
+        for name in "arange where masked_fill transpose cumsum diff getitem".split()
+    },
+}
+FUNCTIONS: Final = {
+    getattr(home, name): name for home in (operator, torch) for name in RULES if hasattr(home, name)
+}
+PLAIN: Final = frozenset("dtype device layout pin_memory requires_grad memory_format copy".split())
+"""Arguments that say nothing of elements but by their type."""
+
+
+def _name(n: Node) -> str:
+    """Of a call whose rule is known, as far as its name says."""
+    return _plain(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
+
+
+def _plain(method: Any) -> str:
+    """The name of a method, which may be that of an operator: ``__eq__``."""
+    return str(method[2:-2] if method.startswith("__") else method)
+
+
+def _meta(x: Any) -> Any:
+    """The value that Dynamo traced, of a node."""
+    return x.meta.get("example_value") if isinstance(x, Node) else x
+
+
+def _body(gm: GraphModule, n: Node) -> GraphModule | None:
+    """The graph that a checkpoint runs, on its arguments behind that graph."""
+    if n.target is not torch.ops.higher_order.tag_activation_checkpoint:
+        return None
+    body = attribute_value(gm, n.args[0])  # type: ignore[arg-type]
+    return body if isinstance(body, GraphModule) else None
+
+
+def _written(gm: GraphModule) -> set[int]:
+    """The memory that calls may write into."""
+    some = [x for n in gm.graph.nodes if n.op.startswith("call") for x in _may_write(gm, n)]
+    return {address(v) for v in leaves([*map(_meta, some)]) if isinstance(v, Tensor)}
+
+
+def _may_write(gm: GraphModule, n: Node) -> list[Any]:
+    """As far as names, arguments and schemas say."""
+    target: Any = n.target
+    if (body := _body(gm, n)) is not None:  # its inputs are the same tensors
+        return [x for c in body.graph.nodes for x in _may_write(body, c)]
+    name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
+    home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
+    plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
+    if not plain or not home.startswith(("torch", "_operator", "math")):
+        return n.all_input_nodes
+    if _is_mutable(target) or n.kwargs.get("inplace"):
+        return n.all_input_nodes
+    writes = name.endswith("_") and target not in FUNCTIONS or name == "setitem"
+    # ``inplace`` by position; the names of operators on what is on their left.
+    writes |= any(a is True for a in n.args) or name in IN_PLACE
+    return leaves((n.args[:1] if writes else (), n.kwargs.get("out")))
+
+
+def _is_mutable(target: object) -> bool:
+    """Whether an operator writes; of those of ATen's own whose name does not say so."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        own = target._qualified_op_name.startswith("aten::")
+        return not own and any(_is_mutable(getattr(target, o)) for o in target.overloads())  # type: ignore[no-untyped-call]
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+IN_PLACE: Final = frozenset(
+    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+)
