@@ -344,17 +344,21 @@ def test_loads_of_less_than_a_vector(dtype: str) -> None:
 
 
 def test_large_results_are_written_past_the_caches() -> None:
-    n = (1 << 23) + 21
+    """By so many threads that their caches do not hold them together."""
+    n = (1 << 21) + 21
     x0 = var("x0", n)
     a = B.load(F32, "a", x0)
     plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, a))], x0)
-    assert "store_stream" in source(plan)
+    assert "store_stream" in source(plan) and "omp_get_num_threads() > 1;" in source(plan)
+    twice = make_plan([x0], [], [*plan.stores, Store("d", x0, a)], x0)
+    assert "omp_get_num_threads() > 2;" in source(twice)
     assert "store_stream" not in source(
         make_plan([x0], [], [Store("a", x0, B.op("mul", a, a))], x0)
     )
     a_ = data("f32", n)
     c = torch.zeros(n + 1)[1:]  # not aligned to a vector
-    check(plan, {"a": a_, "c": c}, threads=(2,))
+    check(plan, {"a": a_, "c": c}, threads=(1, 2))
+    check(plan, {"a": a_, "c": torch.zeros(n)}, threads=(1, 2))
 
 
 def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None:

@@ -206,6 +206,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"accesses of {k.form} go through tiles"
     if not {*k.unordered} <= {*unordered_loops(plan.stores, space.lane, k.cuts)}:
         yield "lanes in whatever order, where something asks for theirs"
+    if k.few and not k.streamed:
+        yield f"up to {k.few} threads write nothing past the caches"
     given = (*k.streamed, *k.turned_stores)
     yield from (f"store {i} is named, but there is none" for i in given if i >= len(plan.stores))
     yield from _cuts(k, nodes)

@@ -34,7 +34,7 @@ WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they st
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
 SHORT = 8  # rows that are walked down one vector at a time
-STREAM = 1 << 24  # bytes of a result that is written past the caches
+STREAM = 1 << 23  # bytes of a result that is written past the caches, for each thread
 TILED = 1 << 22  # the same where neighbouring rows' lines are written: none is fetched ahead
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
@@ -181,6 +181,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept,
         cut,
         streamed,
+        0 if form == "tiles" else sum(_stored(stores[i]) for i in streamed) // STREAM,
         int(rowwise and _ahead(nodes, space, passes)),
         fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
         turned,
@@ -298,8 +299,8 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
 
     Tiles write a vector of each row: past the caches only whole lines.
     """
-    size = product(extent(v) for v in s.index.free if isinstance(v, Var))
-    if s.mode != "set" or s.mask is not None or s.indirect or not size.is_const:
+    size = _stored(s)
+    if s.mode != "set" or s.mask is not None or s.indirect or not size:
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
@@ -310,7 +311,13 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
     if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
         return False  # the rest of a line is written a row of vectors later
     least = TILED if form == "tiles" else STREAM
-    return known.get(s.buffer) == "out" and int_value(size) * width >= least
+    return known.get(s.buffer) == "out" and size >= least
+
+
+def _stored(s: Store) -> int:
+    """Bytes that a store writes; 0 where their number is not known."""
+    size = product(extent(v) for v in s.index.free if isinstance(v, Var))
+    return int_value(size) * s.value.dtype.bytes if size.is_const else 0
 
 
 def _move(plan: KernelPlan) -> Move | None:

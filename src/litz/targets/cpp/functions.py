@@ -65,7 +65,11 @@ class FunctionPrinter(Printer):
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)
         self.block(k.body, Speller(k.lanes, called=self.called))
-        if any("_stream" in text for text in self.lines[start:]):
+        body = "\n".join(self.lines[start:])
+        if "kept_);" in body:
+            some = f"omp_get_num_threads() > {k.few}" if k.few else "0"
+            self.lines.insert(start, f"  const litz::u64 kept_ = {some};")
+        if "_stream" in body:
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
         self.lines.append("}")

@@ -348,6 +348,7 @@ class Kernel:
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
+    few: threads at most that write past the caches; 0: any number.
     """
 
     plan: KernelPlan
@@ -362,6 +363,7 @@ class Kernel:
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
     called: tuple[str, ...] = ()
+    few: int = 0
 
 
 @dataclass(frozen=True, slots=True)
