@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litz.index import as_expr, const, product
 from litz.kernel.lanes.choose import STACK
+from litz.kernel.lanes.recipe import STREAM
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.printer import Printer
@@ -67,8 +68,9 @@ class FunctionPrinter(Printer):
         self.block(k.body, Speller(k.lanes, called=self.called))
         body = "\n".join(self.lines[start:])
         if "kept_);" in body:
-            some = f"omp_get_num_threads() > {k.few}" if k.few else "0"
-            self.lines.insert(start, f"  const litz::u64 kept_ = {some};")
+            few = f"{self.expr(k.past)} < omp_get_num_threads() * int64_t({STREAM})"
+            kept = "0" if k.past is const(0) else few
+            self.lines.insert(start, f"  const litz::u64 kept_ = {kept};")
         if "_stream" in body:
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
