@@ -13,6 +13,7 @@ from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8
+from litz.kernel.lanes.recipe import STREAM
 from litz.kernel.plan import KernelPlan
 from tests.quick import some
 
@@ -344,17 +345,32 @@ def test_loads_of_less_than_a_vector(dtype: str) -> None:
 
 
 def test_large_results_are_written_past_the_caches() -> None:
-    n = (1 << 23) + 21
+    """By so many threads that their caches do not hold them together."""
+    n = (1 << 21) + 21
     x0 = var("x0", n)
     a = B.load(F32, "a", x0)
     plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, a))], x0)
     assert "store_stream" in source(plan)
+    twice = make_plan([x0], [], [*plan.stores, Store("d", x0, a)], x0)
+    assert f"kept_ = {8 * n} < omp_get_num_threads() * int64_t({STREAM});" in source(twice)
     assert "store_stream" not in source(
         make_plan([x0], [], [Store("a", x0, B.op("mul", a, a))], x0)
     )
     a_ = data("f32", n)
     c = torch.zeros(n + 1)[1:]  # not aligned to a vector
-    check(plan, {"a": a_, "c": c}, threads=(2,))
+    check(plan, {"a": a_, "c": c}, threads=(1, 2))
+    check(plan, {"a": a_, "c": torch.zeros(n)}, threads=(1, 2))
+
+
+def test_sizes_that_a_call_knows_decide_there_what_goes_past_the_caches() -> None:
+    for hint, streams in ((STREAM // 4, True), (STREAM // 4 - 1, False)):
+        s0 = symbol("s0", 1, hint=hint)
+        x0 = var("x0", s0)
+        a = B.load(F32, "a", x0)
+        plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, a))], x0, ints=[s0])
+        assert ("kept_ = 4*s0 < " in source(plan)) is streams
+        for n in (5, STREAM // 4 + 21):
+            check(plan, {"a": data("f32", n), "c": torch.zeros(n)}, {"s0": n})
 
 
 def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None:

@@ -157,6 +157,7 @@ def test_windows_two_apart_are_put_in_order_once() -> None:
         ({"turned": (body.load(F32, "b9", X),)}, "is named, but not computed"),
         ({"turned": (body.load(F32, "b9", X),)}, "accesses of columns go through tiles"),
         ({"unordered": (0,)}, "where something asks"),
+        ({"past": X * 4}, "bytes go past the caches, but no store"),
     ],
 )
 def test_broken_recipes_of_nests(change: dict[str, Any], words: str) -> None:

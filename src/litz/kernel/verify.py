@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
-from litz.index import Expr
+from litz.index import Expr, const
 from litz.ir import attention, matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.scans import run_along, scans_of
@@ -206,6 +206,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"accesses of {k.form} go through tiles"
     if not {*k.unordered} <= {*unordered_loops(plan.stores, space.lane, k.cuts)}:
         yield "lanes in whatever order, where something asks for theirs"
+    if k.past is not const(0) and not k.streamed:
+        yield f"{k.past} bytes go past the caches, but no store"
     given = (*k.streamed, *k.turned_stores)
     yield from (f"store {i} is named, but there is none" for i in given if i >= len(plan.stores))
     yield from _cuts(k, nodes)

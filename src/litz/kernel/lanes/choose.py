@@ -15,7 +15,7 @@ from litz.kernel.lanes.access import Move, move, turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
-from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
+from litz.kernel.lanes.recipe import STREAM, Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
@@ -34,7 +34,6 @@ WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they st
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
 SHORT = 8  # rows that are walked down one vector at a time
-STREAM = 1 << 24  # bytes of a result that is written past the caches
 TILED = 1 << 22  # the same where neighbouring rows' lines are written: none is fetched ahead
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
@@ -181,6 +180,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept,
         cut,
         streamed,
+        const(0) if form == "tiles" else sum((_stored(stores[i]) for i in streamed), const(0)),
         int(rowwise and _ahead(nodes, space, passes)),
         fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
         turned,
@@ -298,8 +298,7 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
 
     Tiles write a vector of each row: past the caches only whole lines.
     """
-    size = product(extent(v) for v in s.index.free if isinstance(v, Var))
-    if s.mode != "set" or s.mask is not None or s.indirect or not size.is_const:
+    if s.mode != "set" or s.mask is not None or s.indirect:
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
@@ -309,8 +308,16 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
             return False
     if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
         return False  # the rest of a line is written a row of vectors later
+    size = _stored(s)
+    if form == "tiles" and not size.is_const:
+        return False
     least = TILED if form == "tiles" else STREAM
-    return known.get(s.buffer) == "out" and int_value(size) * width >= least
+    return known.get(s.buffer) == "out" and size_hint(size, 0) >= least
+
+
+def _stored(s: Store) -> Expr:
+    """Bytes that a store writes."""
+    return product(extent(v) for v in s.index.free if isinstance(v, Var)) * s.value.dtype.bytes
 
 
 def _move(plan: KernelPlan) -> Move | None:

@@ -14,6 +14,7 @@ from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
 Form = Literal["rows", "columns", "tiles", "attention", "gradient"]
+STREAM = 1 << 23  # bytes of results, for each thread, that go past the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ class LanePlan:
     kept: values that more than one pass needs, which the first of them keeps for a row; in columns
     values that are the same in several rows, computed before these for all lanes of a block.
     cuts: where the lane's loop, which one thread walks alone, is cut into loops of their own.
-    streamed: places of stores that go past the caches.  ahead: the pass, after the first, in which
-    the row behind this one is fetched, as all that the pass reads is in the cache; 0 for none.
+    streamed: places of stores that go past the caches, where threads write ``STREAM`` each of their
+    ``past`` bytes (0: of any number).  ahead: the pass, after the first, in which the row behind
+    this one is fetched, as all that the pass reads is in the cache; 0 for none.
     fetches: lines of the next rows within which data says what is read or written.
     turned: loads, and places of stores, that go through transposed tiles.
     branches: masked regions that vectors without lanes in them skip.
@@ -112,6 +114,7 @@ class LanePlan:
     kept: tuple[Node, ...] = ()
     cuts: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()
+    past: Expr = const(0)
     ahead: int = 0
     fetches: tuple[Fetch, ...] = ()
     turned: tuple[Node, ...] = ()

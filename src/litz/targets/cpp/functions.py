@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litz.index import as_expr, const, product
 from litz.kernel.lanes.choose import STACK
+from litz.kernel.lanes.recipe import STREAM
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.printer import Printer
@@ -65,7 +66,12 @@ class FunctionPrinter(Printer):
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)
         self.block(k.body, Speller(k.lanes, called=self.called))
-        if any("_stream" in text for text in self.lines[start:]):
+        body = "\n".join(self.lines[start:])
+        if "kept_);" in body:
+            few = f"{self.expr(k.past)} < omp_get_num_threads() * int64_t({STREAM})"
+            kept = "0" if k.past is const(0) else few
+            self.lines.insert(start, f"  const litz::u64 kept_ = {kept};")
+        if "_stream" in body:
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
         self.lines.append("}")

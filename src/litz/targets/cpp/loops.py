@@ -82,7 +82,7 @@ class TreeBuilder(Placer):
         lane, units = space.lane, space.units
         self.kernel = Kernel(
             made.plan, name, made.lanes, lane, units, work=made.work, checks=self.checks,
-            called=made.called,
+            called=made.called, past=made.past,
         )  # fmt: skip
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from litz.dataclass import dataclass
-from litz.index import Expr
+from litz.index import Expr, const
 from litz.ir.body import Node, Scan, Store
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import Reduction
@@ -348,6 +348,7 @@ class Kernel:
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
+    past: bytes of what goes past the caches where threads write enough each; 0: where they do not.
     """
 
     plan: KernelPlan
@@ -362,6 +363,7 @@ class Kernel:
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
     called: tuple[str, ...] = ()
+    past: Expr = const(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,9 @@ class Speller:
                 return f"litz::store_masked({p}, {value}, {mask});"
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
-            return f"litz::store{'_stream' if s.stream else ''}({p}, {value});"
+            if s.stream:
+                return f"litz::store_stream({p}, {value}, kept_);"
+            return f"litz::store({p}, {value});"
         if how.kind == "step" and how.stride is const(-1) and store.mode == "set":
             if mask is None and self.count is None:
                 at = self.scalar_index(store.index, data)

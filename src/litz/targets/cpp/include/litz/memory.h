@@ -247,19 +247,19 @@ LITZ_FN void atomic_add(same<T>* base, Vec<i64, N> index, Vec<T, N> v) {
   atomic_add(base, index, v, Vec<bool, N>(true));
 }
 
-// ---- stores past the caches; p is aligned to the register (else: an ordinary store)
+// ---- stores past the caches; p is aligned to the register (else, and if kept: an ordinary store)
 
-template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v) {
+template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v, u64 kept = 0) {
 #if LITZ_GNU_X86 && defined(__AVX__)
   if constexpr (form<T, N> == SPLIT) {
-    store_stream(p, v.lo);
-    store_stream(p + N / 2, v.hi);
+    store_stream(p, v.lo, kept);
+    store_stream(p + N / 2, v.hi, kept);
     return;
   } else if constexpr (form<T, N> == HALF) {
-    store_stream((u16*)p, v.bits);
+    store_stream((u16*)p, v.bits, kept);
     return;
   } else if constexpr (form<T, N> == LEAF && sizeof(T) * N >= 16) {
-    if (LITZ_LIKELY((u64)p % sizeof(v) == 0)) {
+    if (LITZ_LIKELY(((u64)p % sizeof(v) | kept) == 0)) {
       using R = hw::reg<float, (sizeof(T) * N) / 4>;
 #if LITZ_KMASK
       if constexpr (sizeof(R) == 64) __builtin_ia32_movntps512((float*)p, (R)v.v);
