@@ -205,3 +205,18 @@ def test_numbers_beside_integers_have_the_default_type(dtype: torch.dtype) -> No
     finally:
         torch.set_default_dtype(before)
     torch.testing.assert_close(compiled, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_what_16_bits_hold_is_eagers_number_for_number(dtype: torch.dtype) -> None:
+    """Nothing is rounded there: signs are changed in bits, other values are cut or picked."""
+
+    def several(x: torch.Tensor) -> torch.Tensor:
+        kept = x.relu().floor().clamp(-3, 300)
+        shrunk = torch.where(x.abs() > 0.5, x - x.sign() * 0.5, x * 0)
+        return torch.stack([kept, kept * 1.01, shrunk, torch.where(x > 1, x + 1, x.sign())])
+
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    assert torch.equal(bits(compiled(several)(x)), bits(several(x)))
+    for of_sign in (torch.neg, torch.abs):
+        assert torch.equal(compiled(of_sign)(x).view(torch.int16), of_sign(x).view(torch.int16))

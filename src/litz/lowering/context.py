@@ -17,6 +17,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
+from litz.ir.exact import rounded
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, root_of
 from litz.lowering import eight_bits
 from litz.lowering.values import ONE, ZERO, Opaque, Shape, TensorValue, axes
@@ -85,9 +86,7 @@ class Builder:
             return node
         if isinstance(node, body.Op) and node.name == "cast" and node.args[0].dtype is to:
             exact = node.args[0]
-            return (
-                body.op("round_to", exact, to=node.dtype) if self.settings.eager_numerics else exact
-            )
+            return rounded(exact, node.dtype) if self.settings.eager_numerics else exact
         return body.cast(node, to)
 
     def user_cast(self, node: Node, to: DType) -> Node:

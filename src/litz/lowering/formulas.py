@@ -16,6 +16,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
+from litz.ir.exact import rounded
 from litz.lowering.context import Operand, Unsupported
 from litz.lowering.eager import eager_on
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
@@ -141,7 +142,7 @@ def rounding(ctx: Call, dtype: DType) -> Rounding:
     """Rounding between the steps of a kernel that computes in a 16-bit type op by op."""
     if dtype.opmath is dtype or not ctx.b.settings.eager_numerics:
         return unrounded
-    return lambda a: op("round_to", a, to=dtype)
+    return lambda a: rounded(a, dtype)
 
 
 def stepwise(ctx: Call) -> Rounding:

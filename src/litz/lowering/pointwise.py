@@ -295,7 +295,19 @@ def where(ctx: Call, cond: TensorValue, x: Operand, y: Operand) -> TensorValue:
     shape, (c, *nodes) = b.broadcast([cond, *as_tensors(b, (x, y))])
     # Selection needs no opmath: keep the stored type where both sides have it.
     picked = [n if n.dtype is common else body.cast(operand(b, n, common), common) for n in nodes]
-    return TensorValue(common, shape, device_of((cond, x, y)), lazy=op("where", truth(c), *picked))
+    computed = [_computed(n, common.opmath) for n in picked]
+    if all(computed) and common.opmath is not common:  # picked before they are rounded, once
+        picked = [n for n in computed if n is not None]
+    picked_one = body.cast(op("where", truth(c), *picked), common)
+    return TensorValue(common, shape, device_of((cond, x, y)), lazy=picked_one)
+
+
+def _computed(n: Node, opmath: DType) -> Node | None:
+    """A value in the type that arithmetic runs in, if nothing of it lies in memory."""
+    if isinstance(n, body.Const):
+        return body.const(opmath, n.value)
+    cast = isinstance(n, body.Op) and n.name == "cast" and n.args[0].dtype is opmath
+    return n.args[0] if cast else None
 
 
 @lower(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

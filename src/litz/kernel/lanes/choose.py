@@ -17,6 +17,7 @@ from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
 from litz.kernel.lanes.recipe import STREAM, Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
+from litz.kernel.lanes.signs import in_bits
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
@@ -53,6 +54,7 @@ INLINED = 1000  # additions in all functions that a body has inlined: g++ needs 
 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
+    plan = in_bits(plan)
     lanes = width(plan, lanes)
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
@@ -96,7 +98,7 @@ def width(plan: KernelPlan, lanes: int) -> int:
         n.dtype.bits in (16, 32) for n in nodes
     )
     along = [n for n in (*nodes, *(s.value for s in plan.stores)) if plan.lane in n.vars]
-    moved = all(isinstance(n, Load) and n.dtype.bits <= 16 for n in along)
+    moved = all(n.dtype.bits <= 16 and (isinstance(n, Load) or _in_one_step(n)) for n in along)
     wanted = 2 * lanes if moved and along else lanes if narrow else lanes // 2
     if not plan.reduced and plan.tile is None and wanted <= _paired(plan, along):
         wanted *= 2
@@ -104,6 +106,10 @@ def width(plan: KernelPlan, lanes: int) -> int:
     while wanted > 8 and most < wanted:
         wanted //= 2
     return max(8, wanted)
+
+
+def _in_one_step(n: Node) -> bool:
+    return isinstance(n, Op) and n.name in ("bitcast", "and_", "xor")
 
 
 def _paired(plan: KernelPlan, nodes: Sequence[Node]) -> int:

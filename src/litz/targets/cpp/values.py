@@ -22,7 +22,8 @@ from litz.index import (
 )
 from litz.ir.bits import signed_bits
 from litz.ir.body import Const, Index, Load, Masked, Op
-from litz.ir.dtype import F32, I32, I64, DType
+from litz.ir.dtype import BF16, F32, I32, I64, DType
+from litz.ir.exact import holds
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
 from litz.kernel.lanes.access import Access, access, first_lanes
 from litz.kernel.lanes.neighbours import DIVISIONS
@@ -182,6 +183,8 @@ class Speller:
             args[1] = f"litz::where({self.valid()}, {args[1]}, {self.vtype(dtype)}({one}))"
         if n.name in self.called:
             return f"{self.called[n.name]}({', '.join(args)})"
+        if n.name == "cast" and n.param is BF16 and holds(n.args[0], BF16):
+            return f"litz::cut<litz::bf16>({args[0]})"
         return cpp_text(n.name, args, dtype, n.param)
 
     def index_value(self, e: Expr, vec: bool, dtype: DType = I64) -> str:

@@ -220,6 +220,12 @@ template <class To, class From> LITZ_FN To cast(From a) {
   else return (To)a;
 }
 
+// cut<bf16>(x) of floats that are such values.
+template <class H, int N> LITZ_FN Vec<H, N> cut(Vec<float, N> x) {
+  return Vec<H, N>(detail::narrowed(bitcast<u32>(x) >> 16));
+}
+template <class H> LITZ_FN H cut(float x) { return {(u16)(bitcast<u32>(x) >> 16)}; }
+
 // round_to<H>(x): x rounded to the values of H, kept in its own type.
 template <class H, class T, int N> LITZ_FN Vec<T, N> round_to(Vec<T, N> x) {
   if constexpr (is_same<H, bf16> && is_same<T, float>) {
