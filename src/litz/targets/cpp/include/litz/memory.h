@@ -259,7 +259,8 @@ template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v, u64
     store_stream((u16*)p, v.bits, kept);
     return;
   } else if constexpr (form<T, N> == LEAF && sizeof(T) * N >= 16) {
-    if (LITZ_LIKELY(((u64)p % sizeof(v) | kept) == 0)) {
+    // Neither is called likely: the other would leave the loop and come back at each vector.
+    if (!kept && (u64)p % sizeof(v) == 0) {
       using R = hw::reg<float, (sizeof(T) * N) / 4>;
 #if LITZ_KMASK
       if constexpr (sizeof(R) == 64) __builtin_ia32_movntps512((float*)p, (R)v.v);
