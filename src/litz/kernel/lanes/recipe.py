@@ -15,6 +15,7 @@ from litz.kernel.text import recipe_text
 
 Form = Literal["rows", "columns", "tiles", "attention", "gradient"]
 STREAM = 1 << 23  # bytes of results, for each thread, that go past the caches
+STREAM_THREADS = 4  # threads that count so: more share what the memory moves
 
 
 @dataclass(frozen=True, slots=True)

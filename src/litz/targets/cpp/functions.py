@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litz.index import as_expr, const, product
 from litz.kernel.lanes.choose import STACK
-from litz.kernel.lanes.recipe import STREAM
+from litz.kernel.lanes.recipe import STREAM, STREAM_THREADS
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.printer import Printer
@@ -68,7 +68,8 @@ class FunctionPrinter(Printer):
         self.block(k.body, Speller(k.lanes, called=self.called))
         body = "\n".join(self.lines[start:])
         if "kept_);" in body:
-            few = f"{self.expr(k.past)} < omp_get_num_threads() * int64_t({STREAM})"
+            threads = f"litz::least(omp_get_num_threads(), {STREAM_THREADS})"
+            few = f"{self.expr(k.past)} < {threads} * int64_t({STREAM})"
             kept = "0" if k.past is const(0) else few
             self.lines.insert(start, f"  const litz::u64 kept_ = {kept};")
         if "_stream" in body:
