@@ -426,7 +426,10 @@ def _columns(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         yield from scanned_columns(line, *most, HELD // held)
         return
-    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (16, 256, 8)
+    line = max(32, 128 // narrowest(plan))
+    first = (line, 2048 // line, 4) if rows // line >= PROGRAMS // 2 else (16, 256, 8)
+    if rows // 64 >= PROGRAMS:
+        first = (64, 16, 2) if many else (64, 32, 8)
     for *sides, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = map(min, sides, most)
         yield _config(min(warps, x * r // 64), x=x, r=r)
