@@ -282,12 +282,15 @@ def _rows(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
         n for n in loads(roots(plan.stores)) if all(set(a.dims) & set(n.vars) for a in axes.blocked)
     ]
     most = _most(own, row.dims)
+    shared = sum(n.dtype.bytes for n in loads(roots(plan.stores)) if not {*rows.dims} & {*n.vars})
+    # What rows share is loaded once for those that a thread has.
+    is_more = shared > sum(n.dtype.bytes for n in own)
+    fewest = 2 * PROGRAMS if spreads(plan) else 4 * PROGRAMS if is_more else 1 << 62
     for block, warps in _widths(plan, axes, lambda block: count * size // block, most):
         x = min(whole_block(row.size), block)
         x = x if x >= PART else min(row_block(row.size), block)
-        if spreads(plan):
-            while block < SPREAD * 128 * warps and count * size // block > 2 * PROGRAMS:
-                block *= 2
+        while block < SPREAD * 128 * warps and count * size // block > fewest:
+            block *= 2
         yield _config(warps, y=min(block // x, power_of_two(count)), x=x)
 
 
@@ -424,7 +427,10 @@ def _columns(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
         yield from scanned_columns(line, *most, HELD // held)
         return
-    first = (64, 16, 2) if many else (64, 32, 8) if rows // 64 >= PROGRAMS else (16, 256, 8)
+    line = max(32, 128 // narrowest(plan))
+    first = (line, 2048 // line, 4) if rows // line >= PROGRAMS // 2 else (16, 256, 8)
+    if rows // 64 >= PROGRAMS:
+        first = (64, 16, 2) if many else (64, 32, 8)
     for *sides, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = map(min, sides, most)
         yield _config(min(warps, x * r // 64), x=x, r=r)
