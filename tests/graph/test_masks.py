@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
+from litz.graph import masks
 from litz.graph.masks import ATTENTION, drop_idle_masks
 
 Make = Callable[[Tensor], Any]
-INF = math.inf
+INF, LEAST = math.inf, -3e38
 
 
 def places(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,6 +74,8 @@ NOTHING: dict[str, Make] = {
     ),
     "either": lambda x: torch.logical_or(places(x)[1] <= places(x)[0], places(x)[1] > places(x)[0]),
     "methods": lambda x: places(x)[0].__ge__(0).__and__(places(x)[1].__ne__(-1)),
+    "chosen where all are": lambda x: torch.where(places(x)[0] >= 0, 0.0, x[:1, :1, :, :1]),
+    "chosen where none are": lambda x: torch.where(places(x)[0] < 0, -INF, 0.0),
     "wide windows": lambda x: (places(x)[0] - places(x)[1]).neg() < x.shape[-2],
     "large blocks": lambda x: places(x)[0] // 64 == places(x)[1] // 64,
 }
@@ -84,6 +87,7 @@ CAUSAL: dict[str, Make] = {
     "added": lambda x: torch.triu(square(x, -INF), diagonal=1),
     "chosen": lambda x: torch.where(causal(x), 0.0, -INF),
     "filled": lambda x: square(x, 0.0).masked_fill(~causal(x), -INF),
+    "permuted": lambda x: causal(x).permute(0, 1, 3, 2).permute([0, 1, 3, 2]),
     "less": lambda x: places(x)[1].transpose(2, 3).view(1, 1, -1, 1) + 1 > places(x)[1],
     "windows": lambda x: causal(x) & (places(x)[1] > places(x)[0] - 64),
     "counted": lambda x: (torch.ones(x.shape[-2]).long().cumsum(0) - 1)[None] <= places(x)[0],
@@ -222,6 +226,55 @@ def test_users_operators_that_write() -> None:
             return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
 
         assert found(fn, torch.randn(2, 3, 10, 8)) == [""]
+
+
+def bias(x: Tensor, table: Tensor) -> Tensor:
+    """As T5 has it: of heads, and of distances."""
+    n = x.shape[-2]
+    distances = (torch.arange(n)[:, None] - torch.arange(n)[None, :]).abs()
+    return F.embedding(distances, table).permute([2, 0, 1]).unsqueeze(0)
+
+
+Biased = Callable[[Tensor, Tensor], Tensor]
+BIASES: list[tuple[Biased, bool]] = [
+    (bias, True),
+    (lambda x, t: torch.where(NOTHING["places of queries"](x), bias(x, t), LEAST), True),
+    (lambda x, t: torch.where(causal(x), bias(x, t), LEAST), True),
+    (lambda x, t: torch.where(causal(x).transpose(-1, -2), bias(x, t), -INF), True),
+    (lambda x, t: torch.where(OTHERS["strictly"](x), bias(x, t), LEAST), False),
+    (lambda x, t: torch.where(x[:, :1, :, :1] > 0, bias(x, t), LEAST), False),
+    (lambda x, t: (x[:1, :1, :, :1] > 0).expand(-1, -1, -1, 10), False),
+    (lambda x, t: torch.where(x[:1, :1, :, :1] > 0, 0.0, -INF).expand(-1, -1, -1, 10), False),
+]
+
+
+@pytest.mark.parametrize(("make", "laid"), BIASES)
+def test_biases_lie_by_rows_of_keys(
+    make: Biased, laid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PyTorch's kernels of attention on GPUs want them, where no row may be hidden wholly."""
+    monkeypatch.setattr(masks, "KIND", "cpu")
+    steps = []
+
+    def fn(x: Tensor, table: Tensor) -> Tensor:
+        mask = make(x, table)
+        return attend(lambda _: mask, attend(lambda _: mask, x, x), x)
+
+    def backend(gm: GraphModule, _inputs: Any) -> Callable[..., Any]:
+        drop_idle_masks(gm, False)
+        gm.graph.lint()
+        calls = [n for n in gm.graph.nodes if n.target in ATTENTION]
+        made = {n.kwargs["attn_mask"] for n in calls}
+        steps.extend(n.meta["example_value"].stride(-1) for n in made)
+        return gm.forward
+
+    torch._dynamo.reset()
+    x, table = torch.randn(2, 3, 10, 8, requires_grad=True), torch.randn(10, 3, requires_grad=True)
+    expected = torch.autograd.grad(fn(x, table).sum(), (x, table), allow_unused=True)
+    made = torch.compile(fn, backend=backend)(x, table)
+    found = torch.autograd.grad(made.sum(), (x, table), allow_unused=True)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert steps == [1] if laid else steps[0] != 1
 
 
 def test_dropout_that_has_to_draw_the_same() -> None:

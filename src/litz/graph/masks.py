@@ -31,6 +31,7 @@ ATTENTION: Final = (
     torch.ops.aten.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
 )
+KIND: Final = "cuda"  # of devices whose kernels of attention read masks by rows of keys
 LARGEST: Final = 1 << 31
 """Numbers up to which sums and multiples of sizes do not overflow."""
 
@@ -68,7 +69,46 @@ def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> 
             rest |= {"attn_mask": None, "is_causal": kind == "causal"}
             n.args, n.kwargs = n.args[:3], {**n.kwargs, **rest}
             masks.erase(mask)
+        elif masks.is_bias(mask):
+            _by_rows(mask)
     gm.recompile()
+
+
+def _by_rows(mask: Node) -> None:
+    """Lay a mask out by rows of keys, without which PyTorch has no kernel of attention on GPUs.
+
+    For masks that leave no row without a key: what such a row is differs by kernel.
+    """
+    value = _meta(mask)
+    if not isinstance(value, Tensor) or value.device.type != KIND or value.ndim < 2:
+        return
+    step, keys = value.stride(-1), value.shape[-1]
+    if not isinstance(step, int) or step == 1 or (isinstance(keys, int) and keys == 1):
+        return
+    # What is expanded stays so, but for the keys.
+    same = [isinstance(k, int) and k == 0 for k in value.stride()[:-1]]
+    one = tuple(slice(0, 1) if x else slice(None) for x in same)
+    at = mask
+    while at.op == at.next.op == "placeholder":
+        at = at.next
+    with mask.graph.inserting_before(at.next):
+        made = _called(operator.getitem, mask, one) if any(same) else mask
+        made = _called(torch.Tensor.contiguous, made)
+        made = _called(torch.Tensor.expand_as, made, mask) if any(same) else made
+    for n in list(mask.users):
+        if n.target in ATTENTION and argument(n, 3, "attn_mask") is mask:
+            n.replace_input_with(mask, made)
+
+
+def _called(function: Callable[..., Any], x: Node, *more: Any) -> Node:
+    """A call of a function or a method, where nodes are inserted, with its value."""
+    name, args = function.__name__, (x, *more)
+    if function is getattr(Tensor, name, None):
+        made = x.graph.call_method(name, args)
+    else:
+        made = x.graph.call_function(function, args)
+    made.meta = {"example_value": function(*map(_meta, args))}
+    return made
 
 
 @dataclass(frozen=True)
@@ -107,7 +147,7 @@ class _Masks:
             more = {k: v for k, v in n.kwargs.items() if k not in PLAIN}
             try:
                 self.known[n] = self.typed(n, rule(self, n, *n.args, **more))
-            except (_Unknown, NotRepresentable, TypeError, IndexError):
+            except (_Unknown, NotRepresentable, TypeError, IndexError, KeyError):
                 continue  # the latter of arguments that a rule does not take
 
     def kind(self, n: Node, mask: Node) -> str | None:
@@ -136,6 +176,25 @@ class _Masks:
             return None
         *_, i, j = _axes(own)
         return "causal" if e is index.le(j, i) else None
+
+    def is_bias(self, mask: Node) -> bool:
+        """Whether a mask is learned, but for what a number hides that leaves each row a key."""
+        n: Any = mask
+        if _name(n) == "where" and len(n.args) == 3 and not isinstance(n.args[2], Node):
+            try:
+                shape = self.shape(n)
+                *_, i, j = axes = _axes(shape)
+                seen = self.at(n.args[0], axes)
+            except (_Unknown, NotRepresentable):
+                return False
+            own = i if shape[-1] is shape[-2] else ZERO
+            first, same = (_moved(seen, {j: x} if j is not ZERO else {}) for x in (ZERO, own))
+            if ONE not in (seen, first, same):
+                return False
+            n = n.args[1]
+        while isinstance(n, Node) and RULES.get(_name(n)) in MOVES:
+            n = n.args[0]
+        return isinstance(n, Node) and n.target is F.embedding
 
     def erase(self, mask: Node) -> None:
         """Take away what nobody reads any more."""
@@ -178,12 +237,8 @@ class _Masks:
         if x not in self.known:
             raise _Unknown
         own = _axes(self.shape(x))
-        moved = zip(own, place[len(place) - len(own) :], strict=True)
-        moved = {v: e for v, e in moved if v is not ZERO}  # type: ignore[assignment]
-        e = self.known[x]
-        if isinstance(e, Expr):
-            return index.substitute(e, moved)  # type: ignore[arg-type]
-        return _Pick(index.substitute(e.on, moved), e.yes, e.no)  # type: ignore[arg-type]
+        pairs = zip(own, place[len(place) - len(own) :], strict=True)
+        return _moved(self.known[x], {v: e for v, e in pairs if v is not ZERO})
 
     def typed(self, n: Node, e: _Element) -> _Element:
         """An element as its tensor's type has it."""
@@ -199,7 +254,7 @@ class _Masks:
         e = _floating(e)
         if not (_holds(dtype, e.yes) and _holds(dtype, e.no)):
             raise _Unknown
-        return e
+        return _Pick(ONE, e.no, e.no) if e.on is ZERO else e
 
     # --- what calls compute ---------------------------------------------------------------------
 
@@ -227,7 +282,10 @@ class _Masks:
 
     def where(self, n: Node, c: Any, a: Any, b: Any) -> _Element:
         axes = _axes(self.shape(n))
-        on, yes, no = (self.at(x, axes) for x in (c, a, b))
+        on = self.at(c, axes)
+        if on in (ONE, ZERO):
+            return self.at(a if on is ONE else b, axes)
+        yes, no = self.at(a, axes), self.at(b, axes)
         if not isinstance(on, Expr):
             raise _Unknown
         if isinstance(yes, Expr) and isinstance(no, Expr):
@@ -261,6 +319,11 @@ class _Masks:
         axes = [*_axes(self.shape(n))]
         axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
         return self.at(x, axes)
+
+    def permute(self, n: Node, x: Any, *dims: Any) -> _Element:
+        order = dims[0] if isinstance(dims[0], list | tuple) else dims
+        axes = dict(zip(order, _axes(self.shape(n)), strict=True))
+        return self.at(x, [axes[k] for k in range(len(axes))])
 
     def cumsum(self, n: Node, x: Any, dim: int) -> _Element:
         e = self.known.get(x)
@@ -326,6 +389,12 @@ class _Masks:
 
 def _axes(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(ZERO if s is ONE else var(f"i{k}", s) for k, s in enumerate(shape))
+
+
+def _moved(e: _Element, places: Mapping[Expr, Expr]) -> _Element:
+    if isinstance(e, Expr):
+        return index.substitute(e, places)
+    return _Pick(index.substitute(e.on, places), e.yes, e.no)
 
 
 def _within(e: _Element, size: Expr) -> Expr:
@@ -428,9 +497,10 @@ RULES: Final[dict[str, Callable[..., _Element]]] = {
     **dict.fromkeys(INTEGERS, _Masks.pointwise),
     **{
         name: getattr(_Masks, name)
-        for name in "arange where masked_fill transpose cumsum diff getitem".split()
+        for name in "arange where masked_fill transpose permute cumsum diff getitem".split()
     },
 }
+MOVES: Final = tuple(RULES[name] for name in ("to", "unsqueeze", "transpose", "permute", "getitem"))
 FUNCTIONS: Final = {
     getattr(home, name): name for home in (operator, torch) for name in RULES if hasattr(home, name)
 }

@@ -244,6 +244,11 @@ def _with_reason(c: C, why: str) -> C:
     return replace(c, reason="; ".join(x for x in (c.reason, why) if x))
 
 
+def _is_whole(strides: Sequence[Expr]) -> bool:
+    """Whether rows are of whole 16 bytes, of types of 16 bits."""
+    return all(s is ONE or isinstance(s, Const) and s.value % matmul.WHOLE == 0 for s in strides)
+
+
 def _is_single(c: Contraction) -> bool:
     return c.left.dtype is F32
 
@@ -306,7 +311,19 @@ class _Neighbours:
     @property
     def gains(self) -> bool:
         """Whether there is something behind the product that a library does not do with it."""
-        return not self.units or any(n.name not in self.own for n in self.behind)
+        return not self.units or self.copied or any(n.name not in self.own for n in self.behind)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a library's result has longer rows than what leaves, and is copied into it."""
+        own, sizes = self.program.buffers[self.c.out], [*self.c.axes.values()][-3:]
+        whole = all(isinstance(s, Const) and s.value >= matmul.SHORT for s in sizes)
+        if self.call is not None or not whole or own.dtype.bits != 16 or not own.dtype.is_float:
+            return False
+        uneven = not _is_whole(own.strides) and all(
+            _is_whole(r.strides[-2:]) for r in (self.c.left, self.c.right)
+        )
+        return uneven and any(r.buffer == self.c.out for r in self.program.output_refs())
 
     def part(self, product: Contraction | Template) -> Program | None:
         """The product and all around it, for who measures it.  product: what computes it."""
@@ -421,6 +438,8 @@ class _Neighbours:
             theirs = out + read + written - sum(made[x] for x in again)
             apart += max(theirs / costs.memory, behind)
             apart += 0.0 if again else costs.launch
+        if self.copied:
+            apart += 2 * out / costs.memory + costs.launch
         turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
         library = max(work / rate, (sum(sizes.values()) + out + read * fuses) / costs.memory)
         library = max(library, turns * costs.turn / 2) + costs.launch + apart
