@@ -22,7 +22,7 @@ from litz.targets.triton.costs import costs_of
 
 def gpu(monkeypatch: pytest.MonkeyPatch, major: int, minor: int, **facts: Any) -> None:
     found = {"clock_rate": 1_980_000, "multi_processor_count": 132, "memory_clock_rate": 3_201_000,
-             "memory_bus_width": 6144, **facts}  # fmt: skip
+             "memory_bus_width": 6144, "L2_cache_size": 50 << 20, **facts}  # fmt: skip
     properties = SimpleNamespace(major=major, minor=minor, **found)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
