@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from litz import index
 from litz.dataclass import dataclass
 from litz.graph.calls import argument, leaves
+from litz.graph.mistraced import IN_PLACE
 from litz.graph.values import attribute_value
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
@@ -32,8 +33,8 @@ ATTENTION: Final = (
     torch.ops.aten.scaled_dot_product_attention.default,
 )
 KIND: Final = "cuda"  # of devices whose kernels of attention read masks by rows of keys
-LARGEST: Final = 1 << 31
-"""Numbers up to which sums and multiples of sizes do not overflow."""
+LARGEST: Final = 1 << 30
+"""The largest number that is looked at; sizes are taken to be up to twice as large."""
 
 
 def drop_idle_masks(gm: GraphModule, same_draws: bool) -> None:
@@ -54,8 +55,10 @@ def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> 
         return
     for n in gm.graph.nodes:
         if (body := _body(gm, n)) is not None:
-            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=True)
-            known = {p: masks.known[a] for p, a in pairs if a in masks.known}
+            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=False)
+            known = {
+                p: masks.known[a] for p, a in pairs if isinstance(a, Node) and a in masks.known
+            }
             _drop(body, known, same_draws)
         if n.op != "call_function" or n.target not in ATTENTION:
             continue
@@ -152,8 +155,8 @@ class _Masks:
 
     def kind(self, n: Node, mask: Node) -> str | None:
         """What a mask is to attention: "none", "causal", or something else, or more than a mask."""
-        query, key, m = (_meta(x) for x in (*n.args[:2], mask))
-        if mask not in self.known or len(n.args) < 3 or m.requires_grad:
+        query, key, m = (_meta(x) for x in (argument(n, 0, "query"), argument(n, 1, "key"), mask))
+        if mask not in self.known or m.requires_grad:
             return None
         try:
             sizes, own, keys = self.shape(query), self.shape(m), self.shape(key)[-2]
@@ -185,7 +188,7 @@ class _Masks:
                 shape = self.shape(n)
                 *_, i, j = axes = _axes(shape)
                 seen = self.at(n.args[0], axes)
-            except (_Unknown, NotRepresentable):
+            except (_Unknown, NotRepresentable, ValueError):  # the latter of one dim
                 return False
             own = i if shape[-1] is shape[-2] else ZERO
             first, same = (_moved(seen, {j: x} if j is not ZERO else {}) for x in (ZERO, own))
@@ -221,7 +224,7 @@ class _Masks:
         for s in sorted(e.free_symbols, key=str):
             low = env.bound_sympy(s).lower
             least = int(low) if getattr(low, "is_Integer", False) else None
-            self.scope.setdefault(str(s), symbol(str(s), least))
+            self.scope.setdefault(str(s), symbol(str(s), least, 2 * LARGEST))
         return self.sizes.setdefault(e, from_sympy(e, self.scope))
 
     def shape(self, x: Any) -> tuple[Expr, ...]:
@@ -237,7 +240,9 @@ class _Masks:
         if x not in self.known:
             raise _Unknown
         own = _axes(self.shape(x))
-        pairs = zip(own, place[len(place) - len(own) :], strict=True)
+        if len(own) > len(place):
+            raise _Unknown
+        pairs = zip(own[::-1], place[::-1], strict=False)
         return _moved(self.known[x], {v: e for v, e in pairs if v is not ZERO})
 
     def typed(self, n: Node, e: _Element) -> _Element:
@@ -247,18 +252,19 @@ class _Masks:
             return index.truth(e) if isinstance(e, Expr) else _where(e.on, e.yes != 0, e.no != 0)
         if dtype is torch.int64 and isinstance(e, _Pick) and e.on is ONE and e.yes.is_integer():
             return self.size(int(e.yes))
-        if dtype is torch.int64 and isinstance(e, Expr):
+        if dtype is torch.int64 and isinstance(e, Expr) and _fits(e):
             return e
         if not dtype.is_floating_point:
             raise _Unknown
         e = _floating(e)
-        if not (_holds(dtype, e.yes) and _holds(dtype, e.no)):
+        if not _holds(dtype, e):
             raise _Unknown
-        return _Pick(ONE, e.no, e.no) if e.on is ZERO else e
+        return e
 
     # --- what calls compute ---------------------------------------------------------------------
 
-    def arange(self, n: Node, *given: Any, start: Any = 0, end: Any = 0, step: Any = 1) -> Expr:
+    def arange(self, n: Node, *given: Any, start: Any = 0, end: Any = None, step: Any = 1) -> Expr:
+        given = given if end is None else (*given, end)
         start, step = given[0] if len(given) > 1 else start, (*given[2:], step)[0]
         (i,) = _axes(self.shape(n))
         return self.size(start) + self.size(step) * i
@@ -277,8 +283,11 @@ class _Masks:
         return self.at(x, _axes(self.shape(n)))
 
     def pointwise(self, n: Node, *given: Any) -> _Element:
-        axes = _axes(self.shape(n))
-        return _computed(_name(n), *(self.at(x, axes) for x in given))
+        name, axes = _name(n), _axes(self.shape(n))
+        if name in ("invert", "bitwise_not") and _meta(n).dtype is not torch.bool:
+            raise _Unknown
+        of = [v if isinstance(v := _meta(x), float | Tensor) else 0 for x in given]
+        return _computed(name, torch.result_type(of[0], of[-1]), *(self.at(x, axes) for x in given))
 
     def where(self, n: Node, c: Any, a: Any, b: Any) -> _Element:
         axes = _axes(self.shape(n))
@@ -394,7 +403,14 @@ def _axes(shape: Sequence[Expr]) -> tuple[Expr, ...]:
 def _moved(e: _Element, places: Mapping[Expr, Expr]) -> _Element:
     if isinstance(e, Expr):
         return index.substitute(e, places)
-    return _Pick(index.substitute(e.on, places), e.yes, e.no)
+    return _pick(index.substitute(e.on, places), e.yes, e.no)
+
+
+def _pick(on: Expr, yes: float, no: float) -> _Pick:
+    """One number twice where the condition is known."""
+    if on is ZERO:
+        return _Pick(ONE, no, no)
+    return _Pick(on, yes, yes if on is ONE else no)
 
 
 def _within(e: _Element, size: Expr) -> Expr:
@@ -402,6 +418,11 @@ def _within(e: _Element, size: Expr) -> Expr:
     if isinstance(e, Expr) and index.provably_le(ZERO, e) and index.provably_lt(e, size):
         return e
     raise _Unknown
+
+
+def _fits(e: Expr) -> bool:
+    """Whether 64 bits hold it."""
+    return e.lo is not None and e.hi is not None and -(1 << 63) <= e.lo and e.hi < 1 << 63
 
 
 def _floating(e: _Element) -> _Pick:
@@ -414,11 +435,15 @@ def _floating(e: _Element) -> _Pick:
     return _Pick(e, 1.0, 0.0)
 
 
-def _holds(dtype: torch.dtype, x: float) -> bool:
-    """Whether a type has a number as it is."""
+def _holds(dtype: torch.dtype, p: _Pick) -> bool:
+    """Whether a type has both numbers as they are."""
     t = torch.finfo(dtype)
-    within = t.tiny <= abs(x) <= t.max and (2 * math.frexp(x)[0] / t.eps).is_integer()
-    return within or x == 0 or math.isinf(x)
+
+    def holds(x: float) -> bool:
+        within = t.tiny <= abs(x) <= t.max and (2 * math.frexp(x)[0] / t.eps).is_integer()
+        return within or x == 0 or math.isinf(x)
+
+    return holds(p.yes) and holds(p.no)
 
 
 def _where(on: Expr, yes: Expr | bool, no: Expr | bool) -> Expr:
@@ -434,20 +459,20 @@ def _picked(on: Expr, yes: _Pick, no: _Pick) -> _Pick:
     if len(found) != 2:
         raise _Unknown
     a, b = sorted(found)
-    return _Pick(_where(on, *(_where(p.on, p.yes == a, p.no == a) for p in (yes, no))), a, b)
+    return _pick(_where(on, *(_where(p.on, p.yes == a, p.no == a) for p in (yes, no))), a, b)
 
 
-def _computed(name: str, *given: _Element) -> _Element:
-    """A function of elements."""
+def _computed(name: str, dtype: torch.dtype, *given: _Element) -> _Element:
+    """A function of elements, of a type."""
     if all(isinstance(e, Expr) for e in given):
         return INTEGERS[name](*given)
     numbers = [*map(_floating, given)]
     on = {p.on for p in numbers} - {ONE}
-    if len(on) > 1 or name not in FLOATS:
+    if len(on) > 1 or name not in FLOATS or not all(_holds(dtype, p) for p in numbers):
         raise _Unknown
     yes, no = (FLOATS[name](*x) for x in zip(*((p.yes, p.no) for p in numbers), strict=True))
     condition = on.pop() if on else ONE
-    return _where(condition, yes, no) if isinstance(yes, bool) else _Pick(condition, yes, no)
+    return _where(condition, yes, no) if isinstance(yes, bool) else _pick(condition, yes, no)
 
 
 def _truths(function: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -545,14 +570,17 @@ def _may_write(gm: GraphModule, n: Node) -> list[Any]:
     name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
     home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
     plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
-    if not plain or not home.startswith(("torch", "_operator", "math")):
+    if not plain or home.split(".")[0] not in ("torch", "_operator", "math"):
         return n.all_input_nodes
-    if _is_mutable(target) or n.kwargs.get("inplace"):
-        return n.all_input_nodes
-    writes = name.endswith("_") and target not in FUNCTIONS or name == "setitem"
-    # ``inplace`` by position; the names of operators on what is on their left.
-    writes |= any(a is True for a in n.args) or name in IN_PLACE
-    return leaves((n.args[:1] if writes else (), n.kwargs.get("out")))
+    # Methods and operators write what they are of; functions what they are told by any name, some
+    # more than one: ``inplace`` may be told by position, as may the running means of norms.
+    if n.op == "call_method" or home == "_operator":
+        writes = name.endswith("_") and target not in FUNCTIONS or name in ("setitem", *IN_PLACE)
+        return list(n.args[:1]) if writes else []
+    writes = name.endswith("_") or _is_mutable(target) or any(s in name for s in STATEFUL)
+    writes |= "embedding" in name and argument(n, 3, "max_norm") not in (None, False)
+    writes |= any(a is True for a in (*n.args, *n.kwargs.values())) and target not in FUNCTIONS
+    return n.all_input_nodes if writes else leaves(n.kwargs.get("out"))
 
 
 def _is_mutable(target: object) -> bool:
@@ -563,6 +591,5 @@ def _is_mutable(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
-IN_PLACE: Final = frozenset(
-    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
-)
+STATEFUL: Final = ("batch_norm", "instance_norm", "moving_avg")
+"""In names of functions that write what they are given beside."""
