@@ -123,11 +123,11 @@ def _compiled(
             return _bound_program(kept, gm, example_inputs, known, options, recorder, tell)
     make_scans_whole(gm)
     roll_up(gm)
-    drop_idle_masks(gm, same_draws=options.rng == "eager")
-    plain, fused = gm, tuple[str, ...]()
+    plain, fused = drop_idle_masks(gm, same_draws=options.rng == "eager"), tuple[str, ...]()
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
-        plain, fused = fuse_attention(gm, partial(attention_that_trains, options))
+        masked, fused = fuse_attention(gm, partial(attention_that_trains, options))
+        plain = masked if plain is gm else plain
 
     program: Program | None = None
     made_of: dict[str, Artifact | None] = {}

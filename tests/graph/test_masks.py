@@ -209,6 +209,27 @@ def test_arguments_by_name(make: Make, position: int) -> None:
     assert found(fn, x) == [dict(EXPECTED)[make]]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_second_gradients(nested: bool) -> None:
+    """PyTorch has them for what it computes with masks of three dims alone."""
+    x = torch.randn(2, 3, 10, 8, dtype=torch.double, requires_grad=True)
+
+    def layer(x: Tensor) -> Tensor:
+        return attend(lambda x: torch.zeros(3, x.shape[-2], x.shape[-2]).to(x.dtype), x, x)
+
+    def loss(x: Tensor) -> Tensor:
+        out = checkpoint(layer, x, use_reentrant=False) if nested else layer(x)
+        return out.sin().sum()
+
+    def second(loss: Callable[[Tensor], Tensor]) -> Tensor:
+        (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
+        return torch.autograd.grad(first.cos().sum(), x)[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="litz", fullgraph=True)
+    torch.testing.assert_close(second(compiled), second(loss))
+
+
 def test_inference_tensors() -> None:
     with torch.inference_mode():
         x = torch.randn(2, 3, 10, 8)

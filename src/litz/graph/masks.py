@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from litz import index
 from litz.dataclass import dataclass
@@ -25,7 +25,7 @@ from litz.graph.mistraced import IN_PLACE
 from litz.graph.values import attribute_value
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
-from litz.runtime.torch_private import address
+from litz.runtime.torch_private import LazyGraphModule, address
 
 ATTENTION: Final = (
     F.scaled_dot_product_attention,
@@ -37,18 +37,46 @@ LARGEST: Final = 1 << 30
 """The largest number that is looked at; sizes are taken to be up to twice as large."""
 
 
-def drop_idle_masks(gm: GraphModule, same_draws: bool) -> None:
+def drop_idle_masks(gm: GraphModule, same_draws: bool) -> GraphModule:
     """Have attention read no mask that is all true or zero, and be causal by a flag, in place.
 
-    same_draws: whether dropout has to draw what it draws with the mask.
+    same_draws: whether dropout has to draw what it draws with the mask.  Returns the program as it
+    was where attention trains, for eager mode: PyTorch's kernels for no mask, unlike those for one
+    of each head, have gradients that cannot be differentiated again.
     """
+    plain = gm
+
+    def keep() -> None:
+        nonlocal plain
+        plain = _copy(gm) if plain is gm else plain
+
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
     if any(n.target in ATTENTION for graph in graphs for n in graph.nodes):
-        _drop(gm, {}, same_draws)
+        _drop(gm, {}, same_draws, keep)
+    return plain
 
 
-def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> None:
-    """The same of one graph and those that it runs.  given: what is known of its inputs."""
+def _copy(gm: GraphModule) -> GraphModule:
+    """With the graphs that it runs."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    made = LazyGraphModule(gm, graph)
+    for name, m in made.named_children():
+        if isinstance(m, GraphModule):
+            setattr(made, name, _copy(m))
+    return made
+
+
+def _drop(
+    gm: GraphModule,
+    given: Mapping[Node, _Element],
+    same_draws: bool,
+    keep: Callable[[], None],
+) -> None:
+    """The same of one graph and those that it runs.
+
+    given: what is known of its inputs.  keep: called before attention that trains is changed.
+    """
     try:
         masks = _Masks(gm, given)
     except RuntimeError:  # of tensors without memory
@@ -59,7 +87,7 @@ def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> 
             known = {
                 p: masks.known[a] for p, a in pairs if isinstance(a, Node) and a in masks.known
             }
-            _drop(body, known, same_draws)
+            _drop(body, known, same_draws, keep)
         if n.op != "call_function" or n.target not in ATTENTION:
             continue
         mask, causal = argument(n, 3, "attn_mask"), argument(n, 5, "is_causal", False)
@@ -67,12 +95,15 @@ def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> 
         if not isinstance(mask, Node) or causal is not False or draws:
             continue
         kind = masks.kind(n, mask)
+        is_bias = kind is None and masks.is_bias(mask)
+        if (kind is not None or is_bias) and _meta(n).requires_grad:
+            keep()
         if kind is not None:
             rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), n.args[3:], strict=False))
             rest |= {"attn_mask": None, "is_causal": kind == "causal"}
             n.args, n.kwargs = n.args[:3], {**n.kwargs, **rest}
             masks.erase(mask)
-        elif masks.is_bias(mask):
+        elif is_bias:
             _by_rows(mask)
     gm.recompile()
 
@@ -578,7 +609,7 @@ def _may_write(gm: GraphModule, n: Node) -> list[Any]:
         writes = name.endswith("_") and target not in FUNCTIONS or name in ("setitem", *IN_PLACE)
         return list(n.args[:1]) if writes else []
     writes = name.endswith("_") or _is_mutable(target) or any(s in name for s in STATEFUL)
-    writes |= "embedding" in name and argument(n, 3, "max_norm") not in (None, False)
+    writes |= "embedding" in name and not isinstance(argument(n, 3, "max_norm"), bool | None)
     writes |= any(a is True for a in (*n.args, *n.kwargs.values())) and target not in FUNCTIONS
     return n.all_input_nodes if writes else leaves(n.kwargs.get("out"))
 
