@@ -20,9 +20,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz import index
 from litz.dataclass import dataclass
-from litz.graph.calls import argument, leaves
-from litz.graph.mistraced import IN_PLACE
-from litz.graph.values import attribute_value
+from litz.graph.calls import argument
+from litz.graph.writes import checkpointed, written_memory
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
 from litz.runtime.torch_private import LazyGraphModule, address
@@ -82,7 +81,7 @@ def _drop(
     except RuntimeError:  # of tensors without memory
         return
     for n in gm.graph.nodes:
-        if (body := _body(gm, n)) is not None:
+        if (body := checkpointed(gm, n)) is not None:
             pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=False)
             known = {
                 p: masks.known[a] for p, a in pairs if isinstance(a, Node) and a in masks.known
@@ -169,7 +168,7 @@ class _Masks:
         self.scope: dict[str, Expr] = {}
         self.sizes: dict[Any, Expr] = {}
         self.known: dict[Node, _Element] = {}
-        written = _written(gm)
+        written = written_memory(gm)
         for n in gm.graph.nodes:
             rule, value = RULES.get(_name(n)), _meta(n)
             if not isinstance(value, Tensor) or address(value) in written:
@@ -577,50 +576,3 @@ def _plain(method: Any) -> str:
 def _meta(x: Any) -> Any:
     """The value that Dynamo traced, of a node."""
     return x.meta.get("example_value") if isinstance(x, Node) else x
-
-
-def _body(gm: GraphModule, n: Node) -> GraphModule | None:
-    """The graph that a checkpoint runs, on its arguments behind that graph."""
-    if n.target is not torch.ops.higher_order.tag_activation_checkpoint:
-        return None
-    body = attribute_value(gm, n.args[0])  # type: ignore[arg-type]
-    return body if isinstance(body, GraphModule) else None
-
-
-def _written(gm: GraphModule) -> set[int]:
-    """The memory that calls may write into."""
-    some = [x for n in gm.graph.nodes if n.op.startswith("call") for x in _may_write(gm, n)]
-    return {address(v) for v in leaves([*map(_meta, some)]) if isinstance(v, Tensor)}
-
-
-def _may_write(gm: GraphModule, n: Node) -> list[Any]:
-    """As far as names, arguments and schemas say."""
-    target: Any = n.target
-    if (body := _body(gm, n)) is not None:  # its inputs are the same tensors
-        return [x for c in body.graph.nodes for x in _may_write(body, c)]
-    name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
-    home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
-    plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
-    if not plain or home.split(".")[0] not in ("torch", "_operator", "math"):
-        return n.all_input_nodes
-    # Methods and operators write what they are of; functions what they are told by any name, some
-    # more than one: ``inplace`` may be told by position, as may the running means of norms.
-    if n.op == "call_method" or home == "_operator":
-        writes = name.endswith("_") and target not in FUNCTIONS or name in ("setitem", *IN_PLACE)
-        return list(n.args[:1]) if writes else []
-    writes = name.endswith("_") or _is_mutable(target) or any(s in name for s in STATEFUL)
-    writes |= "embedding" in name and not isinstance(argument(n, 3, "max_norm"), bool | None)
-    writes |= any(a is True for a in (*n.args, *n.kwargs.values())) and target not in FUNCTIONS
-    return n.all_input_nodes if writes else leaves(n.kwargs.get("out"))
-
-
-def _is_mutable(target: object) -> bool:
-    """Whether an operator writes; of those of ATen's own whose name does not say so."""
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        own = target._qualified_op_name.startswith("aten::")
-        return not own and any(_is_mutable(getattr(target, o)) for o in target.overloads())  # type: ignore[no-untyped-call]
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-STATEFUL: Final = ("batch_norm", "instance_norm", "moving_avg")
-"""In names of functions that write what they are given beside."""
