@@ -36,7 +36,6 @@ from litz.graph.dropout import drop_idle_dropout
 from litz.graph.eager_calls import less_than_a_function, on_cpus, one_call, views_alone
 from litz.graph.fused_attention import Sizes, fuse_attention
 from litz.graph.generic_scans import make_scans_whole
-from litz.graph.masks import drop_idle_masks
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.recurrences import roll_up
@@ -123,11 +122,13 @@ def _compiled(
             return _bound_program(kept, gm, example_inputs, known, options, recorder, tell)
     make_scans_whole(gm)
     roll_up(gm)
-    drop_idle_masks(gm, same_draws=options.rng == "eager")
-    plain, fused = gm, tuple[str, ...]()
+    from litz.graph.masks import drop_idle_masks  # what is found in the cache needs none of it
+
+    plain, fused = drop_idle_masks(gm, same_draws=options.rng == "eager"), tuple[str, ...]()
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
-        plain, fused = fuse_attention(gm, partial(attention_that_trains, options))
+        masked, fused = fuse_attention(gm, partial(attention_that_trains, options))
+        plain = masked if plain is gm else plain
 
     program: Program | None = None
     made_of: dict[str, Artifact | None] = {}

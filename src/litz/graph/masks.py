@@ -16,15 +16,15 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from litz import index
 from litz.dataclass import dataclass
-from litz.graph.calls import argument, leaves
-from litz.graph.values import attribute_value
+from litz.graph.calls import argument
+from litz.graph.writes import checkpointed, written_memory
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
-from litz.runtime.torch_private import address
+from litz.runtime.torch_private import LazyGraphModule, address
 
 ATTENTION: Final = (
     F.scaled_dot_product_attention,
@@ -32,31 +32,61 @@ ATTENTION: Final = (
     torch.ops.aten.scaled_dot_product_attention.default,
 )
 KIND: Final = "cuda"  # of devices whose kernels of attention read masks by rows of keys
-LARGEST: Final = 1 << 31
-"""Numbers up to which sums and multiples of sizes do not overflow."""
+LARGEST: Final = 1 << 30
+"""The largest number that is looked at; sizes are taken to be up to twice as large."""
 
 
-def drop_idle_masks(gm: GraphModule, same_draws: bool) -> None:
+def drop_idle_masks(gm: GraphModule, same_draws: bool) -> GraphModule:
     """Have attention read no mask that is all true or zero, and be causal by a flag, in place.
 
-    same_draws: whether dropout has to draw what it draws with the mask.
+    same_draws: whether dropout has to draw what it draws with the mask.  Returns the program as it
+    was where attention trains, for eager mode: PyTorch's kernels for no mask, unlike those for one
+    of each head, have gradients that cannot be differentiated again.
     """
+    plain = gm
+
+    def keep() -> None:
+        nonlocal plain
+        plain = _copy(gm) if plain is gm else plain
+
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
     if any(n.target in ATTENTION for graph in graphs for n in graph.nodes):
-        _drop(gm, {}, same_draws)
+        _drop(gm, {}, same_draws, keep)
+    return plain
 
 
-def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> None:
-    """The same of one graph and those that it runs.  given: what is known of its inputs."""
+def _copy(gm: GraphModule) -> GraphModule:
+    """With the graphs that it runs."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    made = LazyGraphModule(gm, graph)
+    for name, m in made.named_children():
+        if isinstance(m, GraphModule):
+            setattr(made, name, _copy(m))
+    return made
+
+
+def _drop(
+    gm: GraphModule,
+    given: Mapping[Node, _Element],
+    same_draws: bool,
+    keep: Callable[[], None],
+) -> None:
+    """The same of one graph and those that it runs.
+
+    given: what is known of its inputs.  keep: called before attention that trains is changed.
+    """
     try:
         masks = _Masks(gm, given)
     except RuntimeError:  # of tensors without memory
         return
     for n in gm.graph.nodes:
-        if (body := _body(gm, n)) is not None:
-            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=True)
-            known = {p: masks.known[a] for p, a in pairs if a in masks.known}
-            _drop(body, known, same_draws)
+        if (body := checkpointed(gm, n)) is not None:
+            pairs = zip(body.graph.find_nodes(op="placeholder"), n.args[1:], strict=False)
+            known = {
+                p: masks.known[a] for p, a in pairs if isinstance(a, Node) and a in masks.known
+            }
+            _drop(body, known, same_draws, keep)
         if n.op != "call_function" or n.target not in ATTENTION:
             continue
         mask, causal = argument(n, 3, "attn_mask"), argument(n, 5, "is_causal", False)
@@ -64,12 +94,15 @@ def _drop(gm: GraphModule, given: Mapping[Node, _Element], same_draws: bool) -> 
         if not isinstance(mask, Node) or causal is not False or draws:
             continue
         kind = masks.kind(n, mask)
+        is_bias = kind is None and masks.is_bias(mask)
+        if (kind is not None or is_bias) and _meta(n).requires_grad:
+            keep()
         if kind is not None:
             rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), n.args[3:], strict=False))
             rest |= {"attn_mask": None, "is_causal": kind == "causal"}
             n.args, n.kwargs = n.args[:3], {**n.kwargs, **rest}
             masks.erase(mask)
-        elif masks.is_bias(mask):
+        elif is_bias:
             _by_rows(mask)
     gm.recompile()
 
@@ -135,7 +168,7 @@ class _Masks:
         self.scope: dict[str, Expr] = {}
         self.sizes: dict[Any, Expr] = {}
         self.known: dict[Node, _Element] = {}
-        written = _written(gm)
+        written = written_memory(gm)
         for n in gm.graph.nodes:
             rule, value = RULES.get(_name(n)), _meta(n)
             if not isinstance(value, Tensor) or address(value) in written:
@@ -152,8 +185,8 @@ class _Masks:
 
     def kind(self, n: Node, mask: Node) -> str | None:
         """What a mask is to attention: "none", "causal", or something else, or more than a mask."""
-        query, key, m = (_meta(x) for x in (*n.args[:2], mask))
-        if mask not in self.known or len(n.args) < 3 or m.requires_grad:
+        query, key, m = (_meta(x) for x in (argument(n, 0, "query"), argument(n, 1, "key"), mask))
+        if mask not in self.known or m.requires_grad:
             return None
         try:
             sizes, own, keys = self.shape(query), self.shape(m), self.shape(key)[-2]
@@ -185,7 +218,7 @@ class _Masks:
                 shape = self.shape(n)
                 *_, i, j = axes = _axes(shape)
                 seen = self.at(n.args[0], axes)
-            except (_Unknown, NotRepresentable):
+            except (_Unknown, NotRepresentable, ValueError):  # the latter of one dim
                 return False
             own = i if shape[-1] is shape[-2] else ZERO
             first, same = (_moved(seen, {j: x} if j is not ZERO else {}) for x in (ZERO, own))
@@ -221,7 +254,7 @@ class _Masks:
         for s in sorted(e.free_symbols, key=str):
             low = env.bound_sympy(s).lower
             least = int(low) if getattr(low, "is_Integer", False) else None
-            self.scope.setdefault(str(s), symbol(str(s), least))
+            self.scope.setdefault(str(s), symbol(str(s), least, 2 * LARGEST))
         return self.sizes.setdefault(e, from_sympy(e, self.scope))
 
     def shape(self, x: Any) -> tuple[Expr, ...]:
@@ -237,7 +270,9 @@ class _Masks:
         if x not in self.known:
             raise _Unknown
         own = _axes(self.shape(x))
-        pairs = zip(own, place[len(place) - len(own) :], strict=True)
+        if len(own) > len(place):
+            raise _Unknown
+        pairs = zip(own[::-1], place[::-1], strict=False)
         return _moved(self.known[x], {v: e for v, e in pairs if v is not ZERO})
 
     def typed(self, n: Node, e: _Element) -> _Element:
@@ -247,18 +282,19 @@ class _Masks:
             return index.truth(e) if isinstance(e, Expr) else _where(e.on, e.yes != 0, e.no != 0)
         if dtype is torch.int64 and isinstance(e, _Pick) and e.on is ONE and e.yes.is_integer():
             return self.size(int(e.yes))
-        if dtype is torch.int64 and isinstance(e, Expr):
+        if dtype is torch.int64 and isinstance(e, Expr) and _fits(e):
             return e
         if not dtype.is_floating_point:
             raise _Unknown
         e = _floating(e)
-        if not (_holds(dtype, e.yes) and _holds(dtype, e.no)):
+        if not _holds(dtype, e):
             raise _Unknown
-        return _Pick(ONE, e.no, e.no) if e.on is ZERO else e
+        return e
 
     # --- what calls compute ---------------------------------------------------------------------
 
-    def arange(self, n: Node, *given: Any, start: Any = 0, end: Any = 0, step: Any = 1) -> Expr:
+    def arange(self, n: Node, *given: Any, start: Any = 0, end: Any = None, step: Any = 1) -> Expr:
+        given = given if end is None else (*given, end)
         start, step = given[0] if len(given) > 1 else start, (*given[2:], step)[0]
         (i,) = _axes(self.shape(n))
         return self.size(start) + self.size(step) * i
@@ -277,8 +313,11 @@ class _Masks:
         return self.at(x, _axes(self.shape(n)))
 
     def pointwise(self, n: Node, *given: Any) -> _Element:
-        axes = _axes(self.shape(n))
-        return _computed(_name(n), *(self.at(x, axes) for x in given))
+        name, axes = _name(n), _axes(self.shape(n))
+        if name in ("invert", "bitwise_not") and _meta(n).dtype is not torch.bool:
+            raise _Unknown
+        of = [v if isinstance(v := _meta(x), float | Tensor) else 0 for x in given]
+        return _computed(name, torch.result_type(of[0], of[-1]), *(self.at(x, axes) for x in given))
 
     def where(self, n: Node, c: Any, a: Any, b: Any) -> _Element:
         axes = _axes(self.shape(n))
@@ -394,7 +433,14 @@ def _axes(shape: Sequence[Expr]) -> tuple[Expr, ...]:
 def _moved(e: _Element, places: Mapping[Expr, Expr]) -> _Element:
     if isinstance(e, Expr):
         return index.substitute(e, places)
-    return _Pick(index.substitute(e.on, places), e.yes, e.no)
+    return _pick(index.substitute(e.on, places), e.yes, e.no)
+
+
+def _pick(on: Expr, yes: float, no: float) -> _Pick:
+    """One number twice where the condition is known."""
+    if on is ZERO:
+        return _Pick(ONE, no, no)
+    return _Pick(on, yes, yes if on is ONE else no)
 
 
 def _within(e: _Element, size: Expr) -> Expr:
@@ -402,6 +448,11 @@ def _within(e: _Element, size: Expr) -> Expr:
     if isinstance(e, Expr) and index.provably_le(ZERO, e) and index.provably_lt(e, size):
         return e
     raise _Unknown
+
+
+def _fits(e: Expr) -> bool:
+    """Whether 64 bits hold it."""
+    return e.lo is not None and e.hi is not None and -(1 << 63) <= e.lo and e.hi < 1 << 63
 
 
 def _floating(e: _Element) -> _Pick:
@@ -414,11 +465,15 @@ def _floating(e: _Element) -> _Pick:
     return _Pick(e, 1.0, 0.0)
 
 
-def _holds(dtype: torch.dtype, x: float) -> bool:
-    """Whether a type has a number as it is."""
+def _holds(dtype: torch.dtype, p: _Pick) -> bool:
+    """Whether a type has both numbers as they are."""
     t = torch.finfo(dtype)
-    within = t.tiny <= abs(x) <= t.max and (2 * math.frexp(x)[0] / t.eps).is_integer()
-    return within or x == 0 or math.isinf(x)
+
+    def holds(x: float) -> bool:
+        within = t.tiny <= abs(x) <= t.max and (2 * math.frexp(x)[0] / t.eps).is_integer()
+        return within or x == 0 or math.isinf(x)
+
+    return holds(p.yes) and holds(p.no)
 
 
 def _where(on: Expr, yes: Expr | bool, no: Expr | bool) -> Expr:
@@ -434,20 +489,20 @@ def _picked(on: Expr, yes: _Pick, no: _Pick) -> _Pick:
     if len(found) != 2:
         raise _Unknown
     a, b = sorted(found)
-    return _Pick(_where(on, *(_where(p.on, p.yes == a, p.no == a) for p in (yes, no))), a, b)
+    return _pick(_where(on, *(_where(p.on, p.yes == a, p.no == a) for p in (yes, no))), a, b)
 
 
-def _computed(name: str, *given: _Element) -> _Element:
-    """A function of elements."""
+def _computed(name: str, dtype: torch.dtype, *given: _Element) -> _Element:
+    """A function of elements, of a type."""
     if all(isinstance(e, Expr) for e in given):
         return INTEGERS[name](*given)
     numbers = [*map(_floating, given)]
     on = {p.on for p in numbers} - {ONE}
-    if len(on) > 1 or name not in FLOATS:
+    if len(on) > 1 or name not in FLOATS or not all(_holds(dtype, p) for p in numbers):
         raise _Unknown
     yes, no = (FLOATS[name](*x) for x in zip(*((p.yes, p.no) for p in numbers), strict=True))
     condition = on.pop() if on else ONE
-    return _where(condition, yes, no) if isinstance(yes, bool) else _Pick(condition, yes, no)
+    return _where(condition, yes, no) if isinstance(yes, bool) else _pick(condition, yes, no)
 
 
 def _truths(function: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -521,48 +576,3 @@ def _plain(method: Any) -> str:
 def _meta(x: Any) -> Any:
     """The value that Dynamo traced, of a node."""
     return x.meta.get("example_value") if isinstance(x, Node) else x
-
-
-def _body(gm: GraphModule, n: Node) -> GraphModule | None:
-    """The graph that a checkpoint runs, on its arguments behind that graph."""
-    if n.target is not torch.ops.higher_order.tag_activation_checkpoint:
-        return None
-    body = attribute_value(gm, n.args[0])  # type: ignore[arg-type]
-    return body if isinstance(body, GraphModule) else None
-
-
-def _written(gm: GraphModule) -> set[int]:
-    """The memory that calls may write into."""
-    some = [x for n in gm.graph.nodes if n.op.startswith("call") for x in _may_write(gm, n)]
-    return {address(v) for v in leaves([*map(_meta, some)]) if isinstance(v, Tensor)}
-
-
-def _may_write(gm: GraphModule, n: Node) -> list[Any]:
-    """As far as names, arguments and schemas say."""
-    target: Any = n.target
-    if (body := _body(gm, n)) is not None:  # its inputs are the same tensors
-        return [x for c in body.graph.nodes for x in _may_write(body, c)]
-    name = _plain(target) if n.op == "call_method" else getattr(target, "__name__", "")
-    home = "torch" if isinstance(target, str) else getattr(target, "__module__", None) or "torch"
-    plain = n.op != "call_module" and not isinstance(target, torch._ops.HigherOrderOperator)
-    if not plain or not home.startswith(("torch", "_operator", "math")):
-        return n.all_input_nodes
-    if _is_mutable(target) or n.kwargs.get("inplace"):
-        return n.all_input_nodes
-    writes = name.endswith("_") and target not in FUNCTIONS or name == "setitem"
-    # ``inplace`` by position; the names of operators on what is on their left.
-    writes |= any(a is True for a in n.args) or name in IN_PLACE
-    return leaves((n.args[:1] if writes else (), n.kwargs.get("out")))
-
-
-def _is_mutable(target: object) -> bool:
-    """Whether an operator writes; of those of ATen's own whose name does not say so."""
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        own = target._qualified_op_name.startswith("aten::")
-        return not own and any(_is_mutable(getattr(target, o)) for o in target.overloads())  # type: ignore[no-untyped-call]
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-IN_PLACE: Final = frozenset(
-    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
-)

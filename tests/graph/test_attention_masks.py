@@ -17,7 +17,7 @@ from litz.graph import masks
 from litz.graph.masks import ATTENTION, drop_idle_masks
 
 Make = Callable[[Tensor], Any]
-INF, LEAST = math.inf, -3e38
+INF, LEAST = math.inf, torch.finfo(torch.float32).min
 
 
 def places(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,6 +59,37 @@ def through_a_function(x: Tensor) -> Tensor:
     return mask - 1.0
 
 
+def by_name(x: Tensor) -> Tensor:
+    mask = torch.zeros(x.shape[-2], x.shape[-2])
+    torch.exp_(input=mask[:, :2])
+    return mask
+
+
+def means(x: Tensor) -> Tensor:
+    n = x.shape[-2]
+    mean = torch.zeros(n)
+    F.batch_norm(x[0].mT.reshape(-1, n).exp(), mean, torch.ones(n), None, None, True, 1.0)
+    return mean.expand(n, n)
+
+
+def short_rows(x: Tensor) -> Tensor:
+    table = torch.ones(x.shape[-2], x.shape[-2])
+    F.embedding(torch.tensor([0, 1]), table, max_norm=0.5)
+    return table.transpose(0, 1) - 1.0
+
+
+def doubled(x: Tensor) -> Tensor:
+    at = torch.arange(x.shape[-2]) + 2**29
+    for _ in range(34):
+        at = at + at
+    return (at >= 0)[None]
+
+
+def known_at_the_first(x: Tensor) -> Tensor:
+    seen = causal(x)
+    return torch.where(seen, -1.0, 1.0)[..., :1] < torch.where(seen, 0.0, 0.5)
+
+
 def square(x: Tensor, number: float) -> Tensor:
     return torch.full((x.shape[-2], x.shape[-2]), number)
 
@@ -68,7 +99,9 @@ NOTHING: dict[str, Make] = {
     "ones": lambda x: torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool),
     "one number": lambda x: torch.ones(1, 1, dtype=torch.bool),
     "zeros": lambda x: torch.zeros(x.shape[-2], x.shape[-2]),
-    "inverted": lambda x: (1.0 - torch.ones(x.shape[0], x.shape[-2]))[:, None, None, :] * -1e30,
+    "inverted": lambda x: (
+        (1.0 - torch.ones(x.shape[0], x.shape[-2]))[:, None, None, :] * torch.finfo(x.dtype).min
+    ),
     "of lists": lambda x: (
         ~torch.zeros_like(torch.zeros(x.shape[-2], dtype=torch.long)).bool()[None]
     ),
@@ -77,6 +110,7 @@ NOTHING: dict[str, Make] = {
     "chosen where all are": lambda x: torch.where(places(x)[0] >= 0, 0.0, x[:1, :1, :, :1]),
     "chosen where none are": lambda x: torch.where(places(x)[0] < 0, -INF, 0.0),
     "wide windows": lambda x: (places(x)[0] - places(x)[1]).neg() < x.shape[-2],
+    "known at the first": known_at_the_first,
     "large blocks": lambda x: places(x)[0] // 64 == places(x)[1] // 64,
 }
 CAUSAL: dict[str, Make] = {
@@ -106,6 +140,17 @@ OTHERS: dict[str, Make] = {
     "through a function": through_a_function,
     "by an operator": lambda x: square(x, 0.0).__isub__(1.0),
     "floats": lambda x: (torch.arange(float(x.shape[-2])) >= 0)[None],
+    "bits": lambda x: (~(~causal(x)).long()).bool(),
+    "bits by name": lambda x: torch.ones(x.shape[-2], x.shape[-2]).long().bitwise_not() == 0,
+    "a start by position": lambda x: (torch.arange(5, end=5 + x.shape[-2]) < x.shape[-2])[None],
+    "of fewer digits": lambda x: square(x, 1.0).half() > 0.9999,
+    "beyond the largest": lambda x: square(x, -INF).half().triu(1) >= -1e9,
+    "rounded": lambda x: square(x, 41.0) * (1 / 41) == 1.0,
+    "a number as it is not": lambda x: square(x, 0.1).double() > 0.1,
+    "written by name": by_name,
+    "written means": means,
+    "written tables": short_rows,
+    "overflows": doubled,
     "bytes": lambda x: (torch.arange(x.shape[-2]).to(torch.int8) >= 0)[None],
 }
 EXPECTED = [
@@ -149,6 +194,40 @@ def test_what_is_proven_is_left_out(make: Make, kind: str, dynamic: bool) -> Non
         kind = ""  # it depends on the length
     x = torch.randn(2, 3, 10, 8)
     assert found(lambda x: attend(make, x, x), x, dynamic=dynamic) == [kind]
+
+
+@pytest.mark.parametrize("make", [NOTHING["ones"], CAUSAL["triangle"], OTHERS["values"]])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_arguments_by_name(make: Make, position: int) -> None:
+    x = torch.randn(2, 3, 10, 8)
+    names = ["query", "key", "value"][position:]
+
+    def fn(x: Tensor) -> Tensor:
+        rest = dict.fromkeys(names, x)
+        return F.scaled_dot_product_attention(*[x] * position, **rest, attn_mask=make(x))  # type: ignore[misc, arg-type]
+
+    assert found(fn, x) == [dict(EXPECTED)[make]]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_second_gradients(nested: bool) -> None:
+    """PyTorch has them for what it computes with masks of three dims alone."""
+    x = torch.randn(2, 3, 10, 8, dtype=torch.double, requires_grad=True)
+
+    def layer(x: Tensor) -> Tensor:
+        return attend(lambda x: torch.zeros(3, x.shape[-2], x.shape[-2]).to(x.dtype), x, x)
+
+    def loss(x: Tensor) -> Tensor:
+        out = checkpoint(layer, x, use_reentrant=False) if nested else layer(x)
+        return out.sin().sum()
+
+    def second(loss: Callable[[Tensor], Tensor]) -> Tensor:
+        (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
+        return torch.autograd.grad(first.cos().sum(), x)[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="litz", fullgraph=True)
+    torch.testing.assert_close(second(compiled), second(loss))
 
 
 def test_inference_tensors() -> None:
