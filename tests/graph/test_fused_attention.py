@@ -92,7 +92,47 @@ def by_columns(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.mT, -1) @ v
 
 
-LEFT = (weights_too, masked, other_sign, over_queries, changed, other_type, by_columns)
+def changed_by_a_flag(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q.detach() @ k.mT
+    F.relu(k, inplace=True)
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def changed_by_position(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q.detach() @ k.mT
+    F.hardtanh(k, -0.1, 0.1, 1)  # type: ignore[arg-type]
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def changed_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q = q.detach() * 1.0
+    scaled = q * SCALE
+    F.relu(q, inplace=True)
+    return torch.softmax(scaled @ k.mT, -1) @ v
+
+
+def changed_by_statistics(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q @ k.mT
+    F.batch_norm(q.detach()[0, 0], k[0, 0, 0], k[0, 0, 1], training=True)
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def denormal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT / 1e-320, -1) @ v
+
+
+def underflow(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT * 1e-30 * 1e-30, -1) @ v
+
+
+LEFT = (
+    weights_too, masked, other_sign, over_queries, changed, other_type, by_columns,
+    changed_by_a_flag, changed_by_position, changed_before, changed_by_statistics, denormal,
+    underflow,
+)  # fmt: skip
 
 
 def flash(*given: Any, scale: float) -> tuple[Tensor]:
@@ -169,6 +209,45 @@ def test_what_differs_stays(fn: Callable[..., Any]) -> None:
     said: list[str] = []
     compiled(fn, said, [])(*operands())
     assert not said
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_a_view_of_a_product_lies_as_it(again: bool) -> None:
+    """A reshape that copies in no layout but the kernel's, or in no layout at all."""
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = (torch.softmax(q @ k.mT * SCALE, -1) @ v).transpose(1, 2).reshape(B, T, H, D)
+        if again:
+            return y.transpose(1, 2).view(B * H, T, D) * 2.0
+        return y.as_strided((B * T * H * D,), (1,)) * torch.arange(B * T * H * D)
+
+    said: list[str] = []
+    out = compiled(fn, said, [])(*operands())
+    assert said
+    assert error(out, fn(*(x.double() for x in operands()))) < 0.01
+
+
+def test_a_permuted_product_is_copied_as_before() -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = (torch.softmax(q @ k.mT * SCALE, -1) @ v).permute(0, 2, 1, 3).contiguous()
+        return y.view(-1) * torch.arange(B * T * H * D)
+
+    said: list[str] = []
+    out = compiled(fn, said, [])(*operands())
+    assert said
+    assert error(out, fn(*(x.double() for x in operands()))) < 0.01
+
+
+def test_what_does_not_pay_is_the_same_program() -> None:
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        before = [*gm.graph.nodes]
+        plain, said = fuse_attention(gm, lambda *_: None)
+        assert plain is gm and not said
+        assert [*gm.graph.nodes] == before
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(plain, backend=backend)(*operands())
 
 
 def test_what_does_not_train_stays() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 from torch.nn import functional
 
 from litz.dataclass import dataclass
@@ -44,6 +45,7 @@ CALLS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "cudnn": (aten._scaled_dot_product_cudnn_attention.default, (None, True)),
     "flash": (aten._scaled_dot_product_flash_attention.default, ()),
 }
+SMALLEST: Final = torch.finfo(torch.float32).tiny
 WHOLE: Final = 8  # elements that a head's size is a multiple of
 WIDEST: Final = 256  # elements of a head
 Choice = Callable[["Sizes", str], "str | None"]
@@ -77,7 +79,7 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
     """
     plain, said = gm, dict[str, None]()
     if torch.are_deterministic_algorithms_enabled():
-        return plain, ()  # as written it is, and those kernels' gradients are not
+        return gm, ()  # as written it is, and those kernels' gradients are not
     for last in [n for n in gm.graph.nodes if n.target in PRODUCTS]:
         found = _found(last)
         if found is None or value_of(last).device.type != DEVICE:  # type: ignore[union-attr]
@@ -85,8 +87,9 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
         plain = _copy(gm) if plain is gm else plain
         if why := _replaced(last, found, choose):
             said[why] = None
-    if said:
-        gm.recompile()
+    if not said:
+        return gm, ()
+    gm.recompile()
     return plain, tuple(said)
 
 
@@ -137,7 +140,7 @@ def _found(last: Node) -> _Attention | None:
             break
         own.append(query)
         query, scale = made[0], scale * made[1]
-    if any(t is None or t.dtype not in WIDER for t in map(value_of, own)):
+    if not _is_plain(scale) or any(t is None or t.dtype not in WIDER for t in map(value_of, own)):
         return None
     if value_of(first).dtype is not out.dtype or not _fit(query, columns, values):  # type: ignore[union-attr]
         return None
@@ -163,9 +166,14 @@ def _scaled(n: Node) -> tuple[Any, float] | None:
     if n.target not in TIMES and n.target not in OVER or n.kwargs or len(n.args) != 2:
         return None
     for by, rest in (n.args[::-1], n.args)[: 2 if n.target in TIMES else 1]:
-        if isinstance(by, int | float) and isinstance(rest, Node) and 0 < by < math.inf:
+        if isinstance(by, int | float) and isinstance(rest, Node) and _is_plain(by):
             return rest, float(by) if n.target in TIMES else 1 / by
     return None
+
+
+def _is_plain(scale: float) -> bool:
+    """Whether it is a positive number of float32, as kernels take it, and one over it is."""
+    return SMALLEST <= scale <= 1 / SMALLEST
 
 
 def _over_last(n: Node) -> bool:
@@ -238,20 +246,37 @@ def _may_be_a_view(last: Node, new: Node) -> bool:
     """
     returned = {memory_of(n) for n in leaves(last.graph.output_node().args)}
 
-    def is_copied(n: Node) -> bool:
-        """Whether what moves the dimensions is laid out in order behind that."""
+    def is_copied(n: Node, now: Tensor) -> bool:
+        """Whether what moves the dimensions is laid out in order behind that, now as before."""
         return all(
-            (u.target in MOVES and is_copied(u))
-            or (u.target in COPIES and not u.kwargs and is_free(u))
+            (u.target in MOVES and is_copied(u, _again(u, n, now)))
+            or (u.target in COPIES and not u.kwargs and is_free(u) and is_in_order(u, n, now))
             for u in n.users
         )
+
+    def is_in_order(u: Node, n: Node, now: Tensor) -> bool:
+        """Whether a call copied, and what it gives now lies as that copy."""
+        was = value_of(u)
+        if was is None or not was.is_contiguous() or memory_of(u) == memory_of(last):
+            return False
+        return same_dims(was.stride(), _again(u, n, now).stride())
 
     def is_free(n: Node) -> bool:
         return not is_written(n) and memory_of(n) not in returned
 
     value = value_of(new)
     assert value is not None
-    return is_free(last) and (value.is_contiguous() or is_copied(last))
+    return is_free(last) and (value.is_contiguous() or is_copied(last, value))
+
+
+def _again(u: Node, n: Node, now: Tensor) -> Any:
+    """What a call gives of another value in place of a node's."""
+    args, kwargs = map_arg(
+        (u.args, u.kwargs), lambda a: now if a is n else a.meta["example_value"]
+    )
+    if u.op == "call_method":
+        return getattr(args[0], str(u.target))(*args[1:], **kwargs)
+    return u.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _called(graph: Graph, kind: str, given: Sequence[Node], scale: float) -> Node:
