@@ -17,6 +17,7 @@ from litz.graph.dropout import drop_idle_dropout
 from litz.graph.fused_attention import Sizes, fuse_attention
 
 B, H, T, N, D = 2, 3, 21, 13, 16
+WIDE = 24  # elements of a row, where it is a part of one
 SCALE = 0.3
 
 
@@ -236,6 +237,65 @@ def test_a_permuted_product_is_copied_as_before() -> None:
     out = compiled(fn, said, [])(*operands())
     assert said
     assert error(out, fn(*(x.double() for x in operands()))) < 0.01
+
+
+def wide(dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    return [torch.randn(B, H, n, WIDE + 24).to(dtype).requires_grad_() for n in (T, N, N)]
+
+
+@pytest.mark.parametrize("begin", [0, 1, 8])
+@pytest.mark.parametrize("kind", ["inside", "outside", "computed"])
+def test_operands_that_vectors_of_memory_do_not_fit_stay(begin: int, kind: str) -> None:
+    """Libraries read 16 bytes at once; where an argument begins is known when it is there."""
+
+    def part(x: Tensor) -> Tensor:
+        return x[..., begin : begin + D]
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if kind == "computed":
+            q, k, v = (x * 2.0 for x in (q, k, v))
+        return plain(*(x if kind == "outside" else part(x) for x in (q, k, v)))
+
+    given = wide()
+    if kind == "outside":
+        given = [part(x).detach().requires_grad_() for x in given]
+    said: list[str] = []
+    out = compiled(fn, said, [])(*given)
+    # What outside memory holds is copied, wherever it begins.
+    assert bool(said) is (kind != "computed" or begin % 8 == 0)
+    exact = fn(*(x.detach().double() for x in given))
+    assert error(out.detach(), exact) <= 1.5 * error(fn(*given).detach(), exact)
+
+
+@pytest.mark.parametrize("step", [WIDE, WIDE + 4])
+def test_rows_that_are_no_whole_vectors_apart_stay(step: int) -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain(*((x * 2.0)[..., :D] for x in (q, k, v)))
+
+    said: list[str] = []
+    compiled(fn, said, [])(
+        *(torch.randn(B, H, n, step).bfloat16().requires_grad_() for n in (T, N, N))
+    )
+    assert bool(said) is (step % 8 == 0)
+
+
+@pytest.mark.parametrize("heads", [1, H])
+def test_copies_of_arguments_lie_otherwise_than_they(heads: int) -> None:
+    """Or they would be left out of the optimized graph."""
+    seen: list[Any] = []
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        seen.extend(fuse_attention(gm, lambda *_: "pays")[1])
+        clones = [n for n in gm.graph.nodes if n.target is torch.clone]
+        for n in clones[:3] if seen else ():
+            made, source = n.meta["example_value"], n.args[0].meta["example_value"]
+            assert made.stride() != source.stride()
+        return gm.forward
+
+    torch._dynamo.reset()
+    given = [x[:, :heads].contiguous().detach().requires_grad_() for x in operands()]
+    torch.compile(plain, backend=backend)(*given)
+    assert bool(seen) is (heads > 1)
 
 
 def test_what_does_not_pay_is_the_same_program() -> None:

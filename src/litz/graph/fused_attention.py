@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 from torch.nn import functional
 
@@ -211,8 +212,11 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
     before = last.prev
     with graph.inserting_before(last):
         key = add_call(graph, torch.transpose, a.columns, -2, -1)
-        made = [_operand(n, out) for n in (a.query, key, a.values)]
-        kind = attention_choice([n.meta["example_value"] for n in made], a.scale)
+        given = {memory_of(n) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+        made = [_operand(n, out, given) for n in (a.query, key, a.values)]
+        values = [n.meta["example_value"] for n in made]
+        whole = all(map(_is_whole, values)) and given.isdisjoint(map(memory_of, made))
+        kind = attention_choice(values, a.scale) if whole else ""
         why = choose(sizes, kind) if kind and sizes.scores else None
         if why is not None:
             new = _called(graph, kind, made, a.scale)
@@ -230,13 +234,37 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
     return why
 
 
-def _operand(n: Node, out: Tensor) -> Node:
-    """A value as a result's type, with a dimension of heads."""
+def _operand(n: Node, out: Tensor, given: Collection[int | None]) -> Node:
+    """A value as a result's type, with a dimension of heads.
+
+    given: memory that comes from outside, of which nobody knows where it begins.
+    """
     value = value_of(n)
     assert value is not None
     if value.dtype is not out.dtype:
         n = add_call(n.graph, aten.to.dtype, n, out.dtype)
+    elif memory_of(n) in given:
+        n = _copied(n, value)
     return n if value.ndim == 4 else add_call(n.graph, torch.unsqueeze, n, 1)
+
+
+def _copied(n: Node, value: Tensor) -> Node:
+    """A copy that lies otherwise; itself where none does.
+
+    One that lies alike is left out once the graph is optimized.
+    """
+    in_order = value.is_contiguous()
+    if in_order and any(type(size) is int and size == 1 for size in value.shape[-3:-1]):
+        return n
+    made = add_call(n.graph, torch.transpose, n, -3, -2) if in_order else n
+    made = add_call(n.graph, torch.clone, made, memory_format=torch.contiguous_format)
+    return add_call(n.graph, torch.transpose, made, -3, -2) if in_order else made
+
+
+def _is_whole(x: Tensor) -> bool:
+    """Whether libraries read rows of an operand, in vectors of 16 bytes, at addresses they may."""
+    outer = [n for size, n in zip(x.shape, x.stride()[:-1], strict=False) if size != 1]
+    return all(statically_known_true(n % WHOLE == 0) for n in (x.storage_offset(), *outer))
 
 
 def _may_be_a_view(last: Node, new: Node) -> bool:
@@ -271,9 +299,7 @@ def _may_be_a_view(last: Node, new: Node) -> bool:
 
 def _again(u: Node, n: Node, now: Tensor) -> Any:
     """What a call gives of another value in place of a node's."""
-    args, kwargs = map_arg(
-        (u.args, u.kwargs), lambda a: now if a is n else a.meta["example_value"]
-    )
+    args, kwargs = map_arg((u.args, u.kwargs), lambda a: now if a is n else a.meta["example_value"])
     if u.op == "call_method":
         return getattr(args[0], str(u.target))(*args[1:], **kwargs)
     return u.target(*args, **kwargs)  # type: ignore[operator]

@@ -276,7 +276,11 @@ def _may_write(n: Node) -> bool:
         return True
     # Flags, ``inplace`` among them; and what the trace saw that somebody writes into.
     flags = (*n.args, *(v for k, v in n.kwargs.items() if k != "keepdim"))
-    if "out" in n.kwargs or any(f is True for f in flags) or any(map(is_written, n.all_input_nodes)):
+    if (
+        "out" in n.kwargs
+        or any(f is True for f in flags)
+        or any(map(is_written, n.all_input_nodes))
+    ):
         return True
     if n.op == "call_module" or (isinstance(target, HigherOrderOperator) and target is not SCAN):
         return True
