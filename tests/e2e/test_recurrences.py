@@ -262,6 +262,28 @@ def test_what_stays_as_it_is(fn: Callable[..., Any]) -> None:
     assert SCAN not in calls and "contiguous" not in calls
 
 
+def test_steps_over_memory_that_another_argument_writes_stay() -> None:
+    """By a flag, which no name says."""
+
+    def fn(a: Tensor, x: Tensor, part: Tensor) -> Tensor:
+        a, h = torch.sigmoid(a), x[0]
+        for t in range(10):
+            h = a[t] * h + x[t]
+            F.hardtanh(part, -0.1 * t, 0.1, True)
+        return h
+
+    def apart(a: Tensor, x: Tensor, mean: Tensor) -> Tensor:
+        a, h = torch.sigmoid(a), x[0]
+        for t in range(10):
+            h = a[t] * h + x[t]
+            F.batch_norm(a, mean, mean + 0.0, training=True)
+        return h
+
+    for f in (fn, apart):
+        a, x = draw(10, 4), draw(10, 4)
+        assert SCAN not in targets(f, a, x, x.data[5])
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_gradients_of_cumulative_products_are_scans(dim: int) -> None:
     """Of zeros, too; PyTorch's trace of them has calls for each element of a row."""

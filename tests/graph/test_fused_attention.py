@@ -17,6 +17,7 @@ from litz.graph.dropout import drop_idle_dropout
 from litz.graph.fused_attention import Sizes, fuse_attention
 
 B, H, T, N, D = 2, 3, 21, 13, 16
+WIDE = 24  # elements of a row, where it is a part of one
 SCALE = 0.3
 
 
@@ -92,7 +93,47 @@ def by_columns(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.mT, -1) @ v
 
 
-LEFT = (weights_too, masked, other_sign, over_queries, changed, other_type, by_columns)
+def changed_by_a_flag(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q.detach() @ k.mT
+    F.relu(k, inplace=True)
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def changed_by_position(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q.detach() @ k.mT
+    F.hardtanh(k, -0.1, 0.1, 1)  # type: ignore[arg-type]
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def changed_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q = q.detach() * 1.0
+    scaled = q * SCALE
+    F.relu(q, inplace=True)
+    return torch.softmax(scaled @ k.mT, -1) @ v
+
+
+def changed_by_statistics(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.detach() * 1.0
+    scores = q @ k.mT
+    F.batch_norm(q.detach()[0, 0], k[0, 0, 0], k[0, 0, 1], training=True)
+    return torch.softmax(scores * SCALE, -1) @ v
+
+
+def denormal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT / 1e-320, -1) @ v
+
+
+def underflow(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT * 1e-30 * 1e-30, -1) @ v
+
+
+LEFT = (
+    weights_too, masked, other_sign, over_queries, changed, other_type, by_columns,
+    changed_by_a_flag, changed_by_position, changed_before, changed_by_statistics, denormal,
+    underflow,
+)  # fmt: skip
 
 
 def flash(*given: Any, scale: float) -> tuple[Tensor]:
@@ -169,6 +210,104 @@ def test_what_differs_stays(fn: Callable[..., Any]) -> None:
     said: list[str] = []
     compiled(fn, said, [])(*operands())
     assert not said
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_a_view_of_a_product_lies_as_it(again: bool) -> None:
+    """A reshape that copies in no layout but the kernel's, or in no layout at all."""
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = (torch.softmax(q @ k.mT * SCALE, -1) @ v).transpose(1, 2).reshape(B, T, H, D)
+        if again:
+            return y.transpose(1, 2).view(B * H, T, D) * 2.0
+        return y.as_strided((B * T * H * D,), (1,)) * torch.arange(B * T * H * D)
+
+    said: list[str] = []
+    out = compiled(fn, said, [])(*operands())
+    assert said
+    assert error(out, fn(*(x.double() for x in operands()))) < 0.01
+
+
+def test_a_permuted_product_is_copied_as_before() -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = (torch.softmax(q @ k.mT * SCALE, -1) @ v).permute(0, 2, 1, 3).contiguous()
+        return y.view(-1) * torch.arange(B * T * H * D)
+
+    said: list[str] = []
+    out = compiled(fn, said, [])(*operands())
+    assert said
+    assert error(out, fn(*(x.double() for x in operands()))) < 0.01
+
+
+def wide(dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    return [torch.randn(B, H, n, WIDE + 24).to(dtype).requires_grad_() for n in (T, N, N)]
+
+
+@pytest.mark.parametrize("begin", [0, 1, 8])
+@pytest.mark.parametrize("kind", ["inside", "outside", "computed"])
+def test_operands_that_vectors_of_memory_do_not_fit_stay(begin: int, kind: str) -> None:
+    """Libraries read 16 bytes at once; where an argument begins is known when it is there."""
+
+    def part(x: Tensor) -> Tensor:
+        return x[..., begin : begin + D]
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if kind == "computed":
+            q, k, v = (x * 2.0 for x in (q, k, v))
+        return plain(*(x if kind == "outside" else part(x) for x in (q, k, v)))
+
+    given = wide()
+    if kind == "outside":
+        given = [part(x).detach().requires_grad_() for x in given]
+    said: list[str] = []
+    out = compiled(fn, said, [])(*given)
+    # What outside memory holds is copied, wherever it begins.
+    assert bool(said) is (kind != "computed" or begin % 8 == 0)
+    exact = fn(*(x.detach().double() for x in given))
+    assert error(out.detach(), exact) <= 1.5 * error(fn(*given).detach(), exact)
+
+
+@pytest.mark.parametrize("step", [WIDE, WIDE + 4])
+def test_rows_that_are_no_whole_vectors_apart_stay(step: int) -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain(*((x * 2.0)[..., :D] for x in (q, k, v)))
+
+    said: list[str] = []
+    compiled(fn, said, [])(
+        *(torch.randn(B, H, n, step).bfloat16().requires_grad_() for n in (T, N, N))
+    )
+    assert bool(said) is (step % 8 == 0)
+
+
+@pytest.mark.parametrize("heads", [1, H])
+def test_copies_of_arguments_lie_otherwise_than_they(heads: int) -> None:
+    """Or they would be left out of the optimized graph."""
+    seen: list[Any] = []
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        seen.extend(fuse_attention(gm, lambda *_: "pays")[1])
+        clones = [n for n in gm.graph.nodes if n.target is torch.clone]
+        for n in clones[:3] if seen else ():
+            made, source = n.meta["example_value"], n.args[0].meta["example_value"]
+            assert made.stride() != source.stride()
+        return gm.forward
+
+    torch._dynamo.reset()
+    given = [x[:, :heads].contiguous().detach().requires_grad_() for x in operands()]
+    torch.compile(plain, backend=backend)(*given)
+    assert bool(seen) is (heads > 1)
+
+
+def test_what_does_not_pay_is_the_same_program() -> None:
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        before = [*gm.graph.nodes]
+        plain, said = fuse_attention(gm, lambda *_: None)
+        assert plain is gm and not said
+        assert [*gm.graph.nodes] == before
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(plain, backend=backend)(*operands())
 
 
 def test_what_does_not_train_stays() -> None:

@@ -668,6 +668,29 @@ def test_attention_by_hand_trains_by_a_librarys_kernels(
         assert not any(op == "clone" for n in forward.stages.program.nodes for op in n.origins)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("ndim", [3, 4])
+def test_attention_by_hand_of_arguments_reads_copies(
+    by_rows: bool, ndim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries read vectors of 16 bytes; arguments begin anywhere."""
+    monkeypatch.setattr(fused_attention, "attention_choice", lambda *_: "flash")
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(-2, -3) if by_rows else x for x in (q, k, v))
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    sizes = (1024, 64, 64) if by_rows else (64, 1024, 64)
+    spec = floats(*(2,) * (ndim - 3), *sizes, dtype=BF16)
+    made = trace(fn, spec, spec, spec)
+    check(made)
+    for t in made:
+        (call,) = (e for e in t.stages.externs() if "scaled_dot_product" in e.target_name)
+        assert not any(
+            isinstance(a, TensorRef) and a.buffer.startswith("primals") for a in call.args
+        )
+
+
 def test_small_wide_attention_trains_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where products of scores are quicker than the slower of the kernels."""
     monkeypatch.setattr(fused_attention, "attention_choice", lambda *_: "flash")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.node import map_arg
 from torch.nn import functional
 
 from litz.dataclass import dataclass
@@ -44,6 +46,7 @@ CALLS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "cudnn": (aten._scaled_dot_product_cudnn_attention.default, (None, True)),
     "flash": (aten._scaled_dot_product_flash_attention.default, ()),
 }
+SMALLEST: Final = torch.finfo(torch.float32).tiny
 WHOLE: Final = 8  # elements that a head's size is a multiple of
 WIDEST: Final = 256  # elements of a head
 Choice = Callable[["Sizes", str], "str | None"]
@@ -77,7 +80,7 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
     """
     plain, said = gm, dict[str, None]()
     if torch.are_deterministic_algorithms_enabled():
-        return plain, ()  # as written it is, and those kernels' gradients are not
+        return gm, ()  # as written it is, and those kernels' gradients are not
     for last in [n for n in gm.graph.nodes if n.target in PRODUCTS]:
         found = _found(last)
         if found is None or value_of(last).device.type != DEVICE:  # type: ignore[union-attr]
@@ -85,8 +88,9 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
         plain = _copy(gm) if plain is gm else plain
         if why := _replaced(last, found, choose):
             said[why] = None
-    if said:
-        gm.recompile()
+    if not said:
+        return gm, ()
+    gm.recompile()
     return plain, tuple(said)
 
 
@@ -137,7 +141,7 @@ def _found(last: Node) -> _Attention | None:
             break
         own.append(query)
         query, scale = made[0], scale * made[1]
-    if any(t is None or t.dtype not in WIDER for t in map(value_of, own)):
+    if not _is_plain(scale) or any(t is None or t.dtype not in WIDER for t in map(value_of, own)):
         return None
     if value_of(first).dtype is not out.dtype or not _fit(query, columns, values):  # type: ignore[union-attr]
         return None
@@ -163,9 +167,14 @@ def _scaled(n: Node) -> tuple[Any, float] | None:
     if n.target not in TIMES and n.target not in OVER or n.kwargs or len(n.args) != 2:
         return None
     for by, rest in (n.args[::-1], n.args)[: 2 if n.target in TIMES else 1]:
-        if isinstance(by, int | float) and isinstance(rest, Node) and 0 < by < math.inf:
+        if isinstance(by, int | float) and isinstance(rest, Node) and _is_plain(by):
             return rest, float(by) if n.target in TIMES else 1 / by
     return None
+
+
+def _is_plain(scale: float) -> bool:
+    """Whether it is a positive number of float32, as kernels take it, and one over it is."""
+    return SMALLEST <= scale <= 1 / SMALLEST
 
 
 def _over_last(n: Node) -> bool:
@@ -203,8 +212,11 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
     before = last.prev
     with graph.inserting_before(last):
         key = add_call(graph, torch.transpose, a.columns, -2, -1)
-        made = [_operand(n, out) for n in (a.query, key, a.values)]
-        kind = attention_choice([n.meta["example_value"] for n in made], a.scale)
+        given = {memory_of(n) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+        made = [_operand(n, out, given) for n in (a.query, key, a.values)]
+        values = [n.meta["example_value"] for n in made]
+        whole = all(map(_is_whole, values)) and given.isdisjoint(map(memory_of, made))
+        kind = attention_choice(values, a.scale) if whole else ""
         why = choose(sizes, kind) if kind and sizes.scores else None
         if why is not None:
             new = _called(graph, kind, made, a.scale)
@@ -222,13 +234,37 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
     return why
 
 
-def _operand(n: Node, out: Tensor) -> Node:
-    """A value as a result's type, with a dimension of heads."""
+def _operand(n: Node, out: Tensor, given: Collection[int | None]) -> Node:
+    """A value as a result's type, with a dimension of heads.
+
+    given: memory that comes from outside, of which nobody knows where it begins.
+    """
     value = value_of(n)
     assert value is not None
     if value.dtype is not out.dtype:
         n = add_call(n.graph, aten.to.dtype, n, out.dtype)
+    elif memory_of(n) in given:
+        n = _copied(n, value)
     return n if value.ndim == 4 else add_call(n.graph, torch.unsqueeze, n, 1)
+
+
+def _copied(n: Node, value: Tensor) -> Node:
+    """A copy that lies otherwise; itself where none does.
+
+    One that lies alike is left out once the graph is optimized.
+    """
+    in_order = value.is_contiguous()
+    if in_order and any(type(size) is int and size == 1 for size in value.shape[-3:-1]):
+        return n
+    made = add_call(n.graph, torch.transpose, n, -3, -2) if in_order else n
+    made = add_call(n.graph, torch.clone, made, memory_format=torch.contiguous_format)
+    return add_call(n.graph, torch.transpose, made, -3, -2) if in_order else made
+
+
+def _is_whole(x: Tensor) -> bool:
+    """Whether libraries read rows of an operand, in vectors of 16 bytes, at addresses they may."""
+    outer = [n for size, n in zip(x.shape, x.stride()[:-1], strict=False) if size != 1]
+    return all(statically_known_true(n % WHOLE == 0) for n in (x.storage_offset(), *outer))
 
 
 def _may_be_a_view(last: Node, new: Node) -> bool:
@@ -238,20 +274,35 @@ def _may_be_a_view(last: Node, new: Node) -> bool:
     """
     returned = {memory_of(n) for n in leaves(last.graph.output_node().args)}
 
-    def is_copied(n: Node) -> bool:
-        """Whether what moves the dimensions is laid out in order behind that."""
+    def is_copied(n: Node, now: Tensor) -> bool:
+        """Whether what moves the dimensions is laid out in order behind that, now as before."""
         return all(
-            (u.target in MOVES and is_copied(u))
-            or (u.target in COPIES and not u.kwargs and is_free(u))
+            (u.target in MOVES and is_copied(u, _again(u, n, now)))
+            or (u.target in COPIES and not u.kwargs and is_free(u) and is_in_order(u, n, now))
             for u in n.users
         )
+
+    def is_in_order(u: Node, n: Node, now: Tensor) -> bool:
+        """Whether a call copied, and what it gives now lies as that copy."""
+        was = value_of(u)
+        if was is None or not was.is_contiguous() or memory_of(u) == memory_of(last):
+            return False
+        return same_dims(was.stride(), _again(u, n, now).stride())
 
     def is_free(n: Node) -> bool:
         return not is_written(n) and memory_of(n) not in returned
 
     value = value_of(new)
     assert value is not None
-    return is_free(last) and (value.is_contiguous() or is_copied(last))
+    return is_free(last) and (value.is_contiguous() or is_copied(last, value))
+
+
+def _again(u: Node, n: Node, now: Tensor) -> Any:
+    """What a call gives of another value in place of a node's."""
+    args, kwargs = map_arg((u.args, u.kwargs), lambda a: now if a is n else a.meta["example_value"])
+    if u.op == "call_method":
+        return getattr(args[0], str(u.target))(*args[1:], **kwargs)
+    return u.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _called(graph: Graph, kind: str, given: Sequence[Node], scale: float) -> Node:

@@ -42,6 +42,8 @@ FUNCTIONS: dict[object, str] = {
     getattr(home, name): name for home in (operator, torch, F) for name in CALLS & {*dir(home)}
 }
 NOT_BY_NAME = frozenset("input other out inplace".split())
+# What writes into some of its arguments, which the trace counts no versions of.
+WRITERS = frozenset("setitem batch_norm instance_norm".split())
 
 
 class _Other(Exception):
@@ -258,22 +260,31 @@ def _sign(n: object) -> int:
 def is_disturbed(first: Node, last: Node, but: Collection[Node] = ()) -> bool:
     """Whether anything between two nodes may write into a tensor, or says how others run.
 
-    The former as far as its name and schema say; the latter, as autocast, has a private name.
+    The former as far as its name, arguments and schema say, and the trace's counts of versions; the
+    latter, as autocast, has a private name.
     but: of which that is no matter.
     """
     nodes = takewhile(lambda n: n is not last, _onward(first))
-    for n in (n for n in nodes if n not in but):
-        target = n.target
-        name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
-        if name == "setitem" or "out" in n.kwargs or "_" in (name[:1], name[-1:]):
-            return True
-        if name in IN_PLACE:
-            return True
-        if isinstance(target, HigherOrderOperator) and target is not SCAN:
-            return True
-        if any(o._schema.is_mutable for o in _overloads(target)):
-            return True
-    return False
+    return any(_may_write(n) for n in nodes if n not in but)
+
+
+def _may_write(n: Node) -> bool:
+    """Whether a call may write into memory, or says how others run."""
+    target = n.target
+    name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
+    if name in WRITERS or name in IN_PLACE or "_" in (name[:1], name[-1:]):
+        return True
+    # Flags, ``inplace`` among them; and what the trace saw that somebody writes into.
+    flags = (*n.args, *(v for k, v in n.kwargs.items() if k != "keepdim"))
+    if (
+        "out" in n.kwargs
+        or any(f is True for f in flags)
+        or any(map(is_written, n.all_input_nodes))
+    ):
+        return True
+    if n.op == "call_module" or (isinstance(target, HigherOrderOperator) and target is not SCAN):
+        return True
+    return any(o._schema.is_mutable for o in _overloads(target))
 
 
 def _onward(n: Node) -> Iterator[Node]:
