@@ -23,10 +23,12 @@ from torch.nn import functional
 from litz.dataclass import dataclass
 from litz.graph.calls import argument, leaves
 from litz.graph.mistraced import memory_of
+from litz.graph.original import copy_of
 from litz.graph.recurrences import add_call, erase, is_disturbed, is_written, value_of
 from litz.graph.values import same_dims
+from litz.runtime.attention import WHOLE, WIDEST
 from litz.runtime.fake import FakeTensor
-from litz.runtime.torch_private import LazyGraphModule, attention_choice
+from litz.runtime.torch_private import attention_choice
 
 aten = torch.ops.aten
 
@@ -47,8 +49,6 @@ CALLS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "flash": (aten._scaled_dot_product_flash_attention.default, ()),
 }
 SMALLEST: Final = torch.finfo(torch.float32).tiny
-WHOLE: Final = 8  # elements that a head's size is a multiple of
-WIDEST: Final = 256  # elements of a head
 Choice = Callable[["Sizes", str], "str | None"]
 
 
@@ -85,19 +85,13 @@ def fuse_attention(gm: GraphModule, choose: Choice) -> tuple[GraphModule, tuple[
         found = _found(last)
         if found is None or value_of(last).device.type != DEVICE:  # type: ignore[union-attr]
             continue
-        plain = _copy(gm) if plain is gm else plain
+        plain = copy_of(gm) if plain is gm else plain
         if why := _replaced(last, found, choose):
             said[why] = None
     if not said:
         return gm, ()
     gm.recompile()
     return plain, tuple(said)
-
-
-def _copy(gm: GraphModule) -> GraphModule:
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    return LazyGraphModule(gm, graph)
 
 
 def _found(last: Node) -> _Attention | None:
@@ -146,7 +140,7 @@ def _found(last: Node) -> _Attention | None:
     if value_of(first).dtype is not out.dtype or not _fit(query, columns, values):  # type: ignore[union-attr]
         return None
     # All is read at the last call now.
-    if any(is_disturbed(n, last, own) for n in own):
+    if is_disturbed(min(own), last, own):
         return None
     return _Attention(query, columns, values, scale)
 

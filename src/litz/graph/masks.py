@@ -16,15 +16,17 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from litz import index
 from litz.dataclass import dataclass
 from litz.graph.calls import argument
-from litz.graph.writes import checkpointed, written_memory
+from litz.graph.original import copy_of
+from litz.graph.recurrences import add_call
+from litz.graph.writes import checkpointed, plain_name, written_memory
 from litz.index import ONE, ZERO, Const, Expr, const, symbol, var
 from litz.index.border import NotRepresentable, from_sympy
-from litz.runtime.torch_private import LazyGraphModule, address
+from litz.runtime.torch_private import address
 
 ATTENTION: Final = (
     F.scaled_dot_product_attention,
@@ -47,23 +49,12 @@ def drop_idle_masks(gm: GraphModule, same_draws: bool) -> GraphModule:
 
     def keep() -> None:
         nonlocal plain
-        plain = _copy(gm) if plain is gm else plain
+        plain = copy_of(gm) if plain is gm else plain
 
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
     if any(n.target in ATTENTION for graph in graphs for n in graph.nodes):
         _drop(gm, {}, same_draws, keep)
     return plain
-
-
-def _copy(gm: GraphModule) -> GraphModule:
-    """With the graphs that it runs."""
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    made = LazyGraphModule(gm, graph)
-    for name, m in made.named_children():
-        if isinstance(m, GraphModule):
-            setattr(made, name, _copy(m))
-    return made
 
 
 def _drop(
@@ -124,24 +115,14 @@ def _by_rows(mask: Node) -> None:
     at = mask
     while at.op == at.next.op == "placeholder":
         at = at.next
-    with mask.graph.inserting_before(at.next):
-        made = _called(operator.getitem, mask, one) if any(same) else mask
-        made = _called(torch.Tensor.contiguous, made)
-        made = _called(torch.Tensor.expand_as, made, mask) if any(same) else made
+    graph = mask.graph
+    with graph.inserting_before(at.next):
+        made = add_call(graph, operator.getitem, mask, one) if any(same) else mask
+        made = add_call(graph, torch.Tensor.contiguous, made)
+        made = add_call(graph, torch.Tensor.expand_as, made, mask) if any(same) else made
     for n in list(mask.users):
         if n.target in ATTENTION and argument(n, 3, "attn_mask") is mask:
             n.replace_input_with(mask, made)
-
-
-def _called(function: Callable[..., Any], x: Node, *more: Any) -> Node:
-    """A call of a function or a method, where nodes are inserted, with its value."""
-    name, args = function.__name__, (x, *more)
-    if function is getattr(Tensor, name, None):
-        made = x.graph.call_method(name, args)
-    else:
-        made = x.graph.call_function(function, args)
-    made.meta = {"example_value": function(*map(_meta, args))}
-    return made
 
 
 @dataclass(frozen=True)
@@ -565,12 +546,7 @@ PLAIN: Final = frozenset("dtype device layout pin_memory requires_grad memory_fo
 
 def _name(n: Node) -> str:
     """Of a call whose rule is known, as far as its name says."""
-    return _plain(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
-
-
-def _plain(method: Any) -> str:
-    """The name of a method, which may be that of an operator: ``__eq__``."""
-    return str(method[2:-2] if method.startswith("__") else method)
+    return plain_name(str(n.target)) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
 
 
 def _meta(x: Any) -> Any:

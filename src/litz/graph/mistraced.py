@@ -83,6 +83,11 @@ def name_of(n: Node) -> str:
     return name.partition(".")[0]
 
 
+def is_in_place(name: str) -> bool:
+    """Whether what is called so in Python writes into its first argument."""
+    return name == "setitem" or name.endswith("_") or name in IN_PLACE
+
+
 def _fits(n: Node) -> bool:
     """Whether the type of what is computed from all operands fits the first, as far as is known."""
     given = leaves((*n.args, *n.kwargs.values()))
@@ -137,8 +142,7 @@ def _writes_windows(gm: GraphModule) -> bool:
         if not windows.intersection(n.all_input_nodes):
             continue
         out, written = leaves(n.kwargs.get("out")), leaves(n.args[:1])
-        in_place = name == "setitem" or name.endswith("_") or name in IN_PLACE
-        if windows.intersection((*out, *(written if in_place else ()))):
+        if windows.intersection((*out, *(written if is_in_place(name) else ()))):
             return True
         if memory_of(n) is not None and memory_of(n) in map(memory_of, written):
             windows.add(n)

@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.calls import copied
 from litz.graph.short import SHORT
+from litz.runtime.torch_private import LazyGraphModule
 
 aten = torch.ops.aten
 REWRITTEN: Final = frozenset({
@@ -36,6 +37,17 @@ def kept(gm: GraphModule) -> Graph | None:
         copies[n] = new = copied(n, copy, copies.__getitem__, n.name)
         new.meta, new.type = dict(n.meta), n.type
     return copy
+
+
+def copy_of(gm: GraphModule) -> GraphModule:
+    """A program with a graph of its own, and the graphs that it runs."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    made = LazyGraphModule(gm, graph)
+    for name, m in made.named_children():
+        if isinstance(m, GraphModule):
+            setattr(made, name, copy_of(m))
+    return made
 
 
 def restored(gm: GraphModule, kept: Graph | None) -> GraphModule:

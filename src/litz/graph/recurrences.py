@@ -20,13 +20,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.graph.calls import add_body
-from litz.graph.mistraced import IN_PLACE
+from litz.graph.mistraced import name_of
 from litz.graph.scan_gradients import SCAN
+from litz.graph.writes import is_plain, may_write
 
 LEAST = 8  # steps: of fewer, kernels are as quick
 ALL = slice(None)
@@ -42,8 +42,6 @@ FUNCTIONS: dict[object, str] = {
     getattr(home, name): name for home in (operator, torch, F) for name in CALLS & {*dir(home)}
 }
 NOT_BY_NAME = frozenset("input other out inplace".split())
-# What writes into some of its arguments, which the trace counts no versions of.
-WRITERS = frozenset("setitem batch_norm instance_norm".split())
 
 
 class _Other(Exception):
@@ -270,34 +268,18 @@ def is_disturbed(first: Node, last: Node, but: Collection[Node] = ()) -> bool:
 
 def _may_write(n: Node) -> bool:
     """Whether a call may write into memory, or says how others run."""
-    target = n.target
-    name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
-    if name in WRITERS or name in IN_PLACE or "_" in (name[:1], name[-1:]):
+    if n.target is not SCAN and (not is_plain(n) or may_write(n)):
         return True
     # Flags, ``inplace`` among them; and what the trace saw that somebody writes into.
     flags = (*n.args, *(v for k, v in n.kwargs.items() if k != "keepdim"))
-    if (
-        "out" in n.kwargs
-        or any(f is True for f in flags)
-        or any(map(is_written, n.all_input_nodes))
-    ):
-        return True
-    if n.op == "call_module" or (isinstance(target, HigherOrderOperator) and target is not SCAN):
-        return True
-    return any(o._schema.is_mutable for o in _overloads(target))
+    told = name_of(n).startswith("_") or any(f is True for f in flags)
+    return told or any(map(is_written, n.all_input_nodes))
 
 
 def _onward(n: Node) -> Iterator[Node]:
     while True:
         yield n
         n = n.next
-
-
-def _overloads(target: object) -> list[OpOverload]:
-    if isinstance(target, OpOverloadPacket):
-        names = target.overloads()  # type: ignore[no-untyped-call]
-        return [getattr(target, name) for name in names]
-    return [target] if isinstance(target, OpOverload) else []
 
 
 def is_written(n: Node) -> bool:

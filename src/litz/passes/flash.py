@@ -33,13 +33,12 @@ from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.passes.costs import Costs
 from litz.passes.rivals import Behind, part
 from litz.passes.uses import Uses
+from litz.runtime.attention import WHOLE, WIDEST
 from litz.runtime.attention import attention as attention_call
 
 KIND: Final = "cuda"  # of the devices whose libraries have it
 TARGET: Final = "litz.runtime.attention.attention"
 REASON: Final = "attention of plain scores: PyTorch's libraries compute it"
-WHOLE: Final = 8  # elements that a head's size and all steps are multiples of
-WIDEST: Final = 256  # elements of a head
 OWN = 0.36  # of what matrix units can do: what the template reaches
 EXPONENTIALS: Final = 1 / 16  # of the operations on float32, so many in the same time
 # What libraries reach with the gradient, of what matrix units can do, and bytes that they move for

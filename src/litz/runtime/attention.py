@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 Tensor = torch.Tensor
 ALIGNED = 16  # bytes that addresses are multiples of, for cuDNN
+WHOLE = 8  # elements of 16 bits that a head's size and all steps are multiples of
+WIDEST = 256  # elements of a head
 
 
 def attention(

@@ -31,7 +31,7 @@ from litz.ir.dtype import BF16, STORED
 from litz.ir.matmul import elements
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
-from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
+from litz.kernel.blocks.sizes import PROGRAMS, WARP, hint, power_of_two
 from litz.kernel.merge import merge_loops
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.phases import Phases, Temporary, linear, phase
@@ -50,10 +50,7 @@ FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory ha
 STAGES = 8  # at most
 BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
 COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
-BEHIND = (
-    400  # registers, as they are counted one by one, that a thread has for what is behind a sum
-)
-WARP = 32  # threads
+BEHIND = 400  # registers that a thread has for what is behind a sum, as ``held`` counts them
 STEPS = 2  # cost of a factor's element from which it counts as computed: casts do not
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
