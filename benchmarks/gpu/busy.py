@@ -11,6 +11,8 @@ import argparse
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -23,7 +25,7 @@ WARM = 5
 STEPS = 10
 
 
-def kernels(step: Step, steps: int = STEPS) -> dict[str, tuple[float, float]]:
+def kernels(step: Callable[[], Any], steps: int = STEPS) -> dict[str, tuple[float, float]]:
     """Calls a step and milliseconds a step by kernel (copies and fills among them)."""
     for _ in range(WARM):
         step()
