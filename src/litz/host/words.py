@@ -30,9 +30,13 @@ class Words:
         raise Unplanned(f"the number {name}")
 
     def emit(self, op: str, *operands: int | list[int]) -> None:
-        self.words.append(NUMBER_OF[op])
+        words = self.words
+        words.append(NUMBER_OF[op])
         for o in operands:
-            self.words += o if isinstance(o, list) else [o]
+            if isinstance(o, list):
+                words += o
+            else:
+                words.append(o)
 
     def number(self, e: Expr) -> int:
         """The register with the value of an expression, which is computed once."""

@@ -152,9 +152,7 @@ class Nest:
 _Nest = TypeVar("_Nest", bound=Nest)
 
 
-def with_stores_later(
-    n: _Nest, make: Stores, reads: Iterable[str], writes: Iterable[str]
-) -> _Nest:
+def with_stores_later(n: _Nest, make: Stores, reads: Iterable[str], writes: Iterable[str]) -> _Nest:
     """A new nest, whose stores are made when somebody asks for them.
 
     reads, writes: the buffers that they do; with those and its plan most of the compiler has done.

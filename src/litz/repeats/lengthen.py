@@ -22,6 +22,7 @@ from litz.ir import body
 from litz.ir.body import Node, Op, Rewriter, Store, op, walk
 from litz.ir.ops import RANDOM
 from litz.ir.program import (
+    Buffer,
     Extern,
     Loops,
     Program,
@@ -291,7 +292,7 @@ class _Lengthening:
             plan = self.plans[s.name]
             buffers = tuple(names[b] for b in plan.buffers)
             ints = _ints_later(plan.ints, *later) if later else plan.ints
-            self.plans[made.name] = replace(plan, buffers=buffers, ints=ints)
+            self.plans[made.name] = BoundKernel(plan.plan, buffers, ints)
 
     def _add_buffers(self) -> None:
         own = [
@@ -306,7 +307,9 @@ class _Lengthening:
                 if b.name not in self.inputs and new in taken:
                     raise NotRepeating(f"{new} is the name of two buffers")
                 alias = None if b.alias is None else self._image(b.alias, k)
-                self.buffers[new] = replace(b, name=new, alias=alias)
+                self.buffers[new] = Buffer(
+                    new, b.dtype, b.shape, b.strides, b.device, b.kind, alias
+                )
 
     def _program(self, steps: Sequence[Step]) -> Program:
         old = self.program
