@@ -30,13 +30,9 @@ class Words:
         raise Unplanned(f"the number {name}")
 
     def emit(self, op: str, *operands: int | list[int]) -> None:
-        words = self.words
-        words.append(NUMBER_OF[op])
+        self.words.append(NUMBER_OF[op])
         for o in operands:
-            if isinstance(o, list):
-                words += o
-            else:
-                words.append(o)
+            self.words += o if isinstance(o, list) else (o,)
 
     def number(self, e: Expr) -> int:
         """The register with the value of an expression, which is computed once."""
