@@ -208,6 +208,7 @@ CASES = [
     Case("returned", lambda: Decoder(False), STEP, [COPIES]),
     Case("encoder", lambda: encoder(0), [SEQUENCE], [COPIES, COPIES]),
     Case("written", lambda: Decoder(True), STEP, [COPIES]),
+    Case("fewest", lambda: encoder(0, 6), [SEQUENCE], [COPIES, COPIES]),
     Case("all", AllOf, [X], [COPIES, "differ"]),
     Case("skipping", lambda: Skipping(14), [X], ["differ", READ_LATER]),
     Case("normed", Normed, [X], [COPIES, COPIES]),

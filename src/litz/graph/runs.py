@@ -57,9 +57,9 @@ def runs(
             apart[i - last[kinds[i]]] += 1
         last[kinds[i]] = i
     for period, _ in apart.most_common(8):
-        first = start
+        first, least = start, max(period, fewest)
         for i in range(start, stop - period + 1):
             if i == stop - period or kinds[i] != kinds[i + period]:
-                if i - first >= max(period, fewest):
+                if i - first >= least:
                     yield first, i + period, period
                 first = i + 1

@@ -36,10 +36,14 @@ def read_by_strides(
 
 def looked_into(host: HostProgram) -> frozenset[str]:
     """``read_by_strides`` of a host program."""
+    if host.strided is not None:
+        return host.strided
     kernels = [b for call in host.kernel_calls() for b in call.buffers]
     externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
     outputs = [o for line in host.lines if isinstance(line, Return) for o in line.outputs]
-    return read_by_strides(kernels, externs, outputs, host.buffers)
+    found = read_by_strides(kernels, externs, outputs, host.buffers)
+    object.__setattr__(host, "strided", found)
+    return found
 
 
 def taken_by_value(names: Sequence[str], buffers: Mapping[str, Buffer]) -> list[bool]:

@@ -29,10 +29,10 @@ def takeovers(
         own = [buffers[name] for name in names]
         laid = ((b.dtype, b.shape, b.strides, b.device, b.kind, b.alias is None) for b in own)
         key = plan, *laid
-        if key not in known:
+        if (pairs := known.get(key)) is None:
             at = {name: i for i, name in enumerate(names)}
-            known[key] = [(at[out], at[old]) for out, old in inplace_pairs(g, buffers)]
-        found[g.name] = tuple((own[out].name, own[old].name) for out, old in known[key])
+            pairs = known[key] = [(at[out], at[old]) for out, old in inplace_pairs(g, buffers)]
+        found[g.name] = tuple((names[out], names[old]) for out, old in pairs)
     return found
 
 

@@ -102,11 +102,11 @@ def _block(b: Buffer, birth: int) -> Block:
 
 def _ends(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> dict[str, int]:
     """The last step of each buffer's memory, which lives as long as any alias of it."""
-    known = {name for step in out.steps for name in _touched(step)}
-    ends = {name: freed.get(name, out.end) for name, b in host.buffers.items() if b.alias is None}
+    end, known = out.end, {name for step in out.steps for name in _touched(step)}
+    ends = {name: freed.get(name, end) for name, b in host.buffers.items() if b.alias is None}
     for name, b in host.buffers.items():
         if b.alias is not None:
-            root, last = host.root(name), freed.get(name, out.end if name in known else -1)
+            root, last = host.root(name), freed.get(name, end if name in known else -1)
             ends[root] = max(ends.get(root, last), last)
     return ends
 

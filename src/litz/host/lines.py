@@ -208,12 +208,14 @@ class HostProgram:
 
     inputs: argument names in order (a buffer, or a symbol's name).
     constants: opaque Python values that extern calls take, by name.
+    strided: ``litz.host.aliasing.looked_into``, once somebody has asked.
     """
 
     inputs: tuple[str, ...]
     buffers: Mapping[str, Buffer]
     lines: tuple[Line, ...]
     constants: Mapping[str, object] = field(default_factory=dict)
+    strided: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
 
     def with_lines(self, lines: tuple[Line, ...] | list[Line]) -> HostProgram:
         return replace(self, lines=tuple(lines))

@@ -205,12 +205,13 @@ class _Spans:
     def __init__(self, p: _Plan) -> None:
         self.blocks = p.blocks
         self.edges: dict[int, list[int]] = {}
-        begun, ended = ([0] * (p.times.end + 1) for _ in range(2))
+        end = p.times.end
+        begun, ended = ([0] * (end + 1) for _ in range(2))
         for k, b in enumerate(p.blocks):
             for step in {b.birth, b.death}:
                 self.edges.setdefault(step, []).append(k)
-            begun[min(max(b.birth, 0), p.times.end)] += b.nbytes
-            ended[min(max(b.death + 1, 0), p.times.end)] += b.nbytes
+            begun[min(max(b.birth, 0), end)] += b.nbytes
+            ended[min(max(b.death + 1, 0), end)] += b.nbytes
         self.begun, self.ended = list(accumulate(begun)), list(accumulate(ended))
 
     def held(self, first: int, last: int) -> int:

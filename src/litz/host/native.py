@@ -68,10 +68,10 @@ class _Printer(Words):
         return self.objects.setdefault((kind, text), len(self.objects))
 
     def thing(self, value: object) -> int:
-        if isinstance(value, float):
-            return self.entry("float", value.hex())
         if value is None or value is Ellipsis or type(value) in (bool, int, str):
             return self.entry("literal", repr(value))
+        if isinstance(value, float):
+            return self.entry("float", value.hex())
         if isinstance(value, torch.device):
             return self.entry("device", str(value))
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
@@ -145,7 +145,23 @@ class _Printer(Words):
     # --- lines -------------------------------------------------------------------------------
 
     def line(self, line: Line) -> None:
-        match line:
+        match line:  # what there is most of first: each case is asked in turn
+            case lines.Free(name):
+                self.emit("free", self.tensor(name))
+            case lines.CallExtern(extern):
+                self._extern(extern)
+            case lines.Allocate(name):
+                self._allocate(name)
+            case lines.CallSegment(name):
+                self._segment(line)
+            case lines.CallKernel(kernel):
+                self._launch(kernel, line.group, line.buffers, line.ints)
+            case lines.Place(name, owner, offset):
+                self.owner[name] = (owner, offset)
+            case lines.View(name, owner, offset):
+                self._view(name, owner, offset)
+            case lines.Reuse(new, old):
+                self._reuse(new, old)
             case lines.Comment():
                 pass
             case lines.BindSize(symbol, arg, dim):
@@ -153,28 +169,12 @@ class _Printer(Words):
                     self.emit("number", self.defined(symbol), arg)
                 else:
                     self.emit("size", self.defined(symbol), arg, dim)
-            case lines.Allocate(name):
-                self._allocate(name)
             case lines.Workspace(name, nbytes, device):
                 self._workspace(name, nbytes, device)
-            case lines.Place(name, owner, offset):
-                self.owner[name] = (owner, offset)
-            case lines.View(name, owner, offset):
-                self._view(name, owner, offset)
-            case lines.Reuse(new, old):
-                self._reuse(new, old)
-            case lines.CallSegment(name):
-                self._segment(line)
-            case lines.CallKernel(kernel):
-                self._launch(kernel, line.group, line.buffers, line.ints)
             case lines.EnterDevice(device):
                 self.emit("enter", self.device(device))
             case lines.LeaveDevice():
                 self.emit("leave")
-            case lines.CallExtern(extern):
-                self._extern(extern)
-            case lines.Free(name):
-                self.emit("free", self.tensor(name))
             case lines.Return(outputs):
                 value = self.value(tuple(outputs))
                 self.emit("return", value)
@@ -186,10 +186,11 @@ class _Printer(Words):
                 raise Unplanned("its runs are checked")
             case _:
                 raise Unplanned(f"a line {type(line).__name__}")
-        if not isinstance(line, lines.Return):
-            for register in self.temporaries:
-                self.emit("free", register)
-        self.temporaries.clear()
+        if self.temporaries:
+            if not isinstance(line, lines.Return):
+                for register in self.temporaries:
+                    self.emit("free", register)
+            self.temporaries.clear()
 
     def _check_call(self, e: Extern, handed: Handed) -> None:
         stated = [

@@ -128,6 +128,8 @@ def _dying(program: Program, used: list[tuple[str, ...]]) -> list[tuple[str, ...
 
 def _binds(program: Program, lines: Iterable[Line], buffers: Mapping[str, Buffer]) -> list[Line]:
     """A binding of each size symbol that some line needs."""
+    if not program.symbols:
+        return []
     needed: dict[Expr, None] = {}
     for line in lines:
         for e in line_exprs(line, buffers):

@@ -91,7 +91,10 @@ def pack(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, 
         return {}, 0
     forth = sorted(items, key=lambda i: (-i.nbytes, i.birth))
     back = sorted(items, key=lambda i: (-i.nbytes, -i.death))
-    return min((_place(order, hosts) for order in (forth, back)), key=lambda found: found[1])
+    found = _place(forth, hosts)
+    if found[1] and back != forth:  # else the other order cannot do better
+        found = min(found, _place(back, hosts), key=lambda found: found[1])
+    return found
 
 
 def _place(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, int]:

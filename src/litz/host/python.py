@@ -207,14 +207,20 @@ class _Printer:
         self.body.append("    " * self.depth + text)
 
     def line(self, line: Line) -> None:
-        match line:
+        match line:  # what there is most of first: each case is asked in turn
+            case lines.CallExtern(extern):
+                self._extern(extern)
+            case lines.Allocate(name):
+                self.emit(f"{self.name(name)} = {self._allocation(self.buffers[name])}")
+            case lines.CallKernel(kernel, buffers, ints):
+                self._call(kernel, buffers, ints)
+            case lines.CallSegment(name):
+                self._call(name, line.buffers(), line.ints())
             case lines.Comment(text):
                 for part in text.splitlines():
                     self.emit(f"# {part}")
             case lines.BindSize(symbol, arg, dim):
                 self._bind(symbol, arg, dim)
-            case lines.Allocate(name):
-                self.emit(f"{self.name(name)} = {self._allocation(self.buffers[name])}")
             case lines.Workspace(name, nbytes, device):
                 self._workspace(name, nbytes, device)
             case lines.Place(name, owner, offset):
@@ -223,12 +229,6 @@ class _Printer:
                 self._view(name, owner, offset)
             case lines.Reuse(new, old):
                 self._reuse(new, old)
-            case lines.CallKernel(kernel, buffers, ints):
-                self._call(kernel, buffers, ints)
-            case lines.CallSegment(name):
-                self._call(name, line.buffers(), line.ints())
-            case lines.CallExtern(extern):
-                self._extern(extern)
             case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
             case lines.Probe(step, after, buffers, numbers):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import TensorRef
 from litz.runtime.plan import DIRECT, TYPES
@@ -19,14 +18,14 @@ _TYPE: Final = re.compile(
     r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"
 )
 _NAMES: Final = {code: name for name, code in TYPES.items()}
+_TENSOR: Final = TYPES["Tensor"]
 _ELSE: Final = OPTIONAL
 """Of optional arguments of other types: they may be None."""
 _NOTHING: Final = object()
 """The default of an argument without one."""
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument.  name: of one that is passed by keyword.  type: see ``litz.runtime.plan``."""
 
     name: str | None
@@ -50,6 +49,9 @@ def stable_arguments(
     found = []
     for i, (name, by_keyword, kind, default) in enumerate(parameters):
         value = args[i] if i < len(args) else kwargs.get(name, default)
+        if kind == _TENSOR and isinstance(value, TensorRef):
+            found.append(Argument(name if by_keyword else None, kind, value))
+            continue
         if value is _NOTHING or kind is None or not _is(value, kind):
             return None
         if kind & ~OPTIONAL == TYPES["number"] and not direct:
@@ -123,6 +125,13 @@ def _as(value: Any, kind: int) -> object:
 
 def direct_number(overload: object, args: Sequence[object], device: str = "cpu") -> int:
     """The C function that computes an operator, as a plan says it (``DIRECT``); -1 for none."""
+    number = _direct(overload)
+    floats = number >= 0 and all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
+    return 2 * number + (device != "cpu") if floats else -1
+
+
+@lru_cache(maxsize=1024)
+def _direct(overload: object) -> int:
+    """Its place among the operators that have such a function; -1 for others."""
     name = str(overload)
-    floats = all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
-    return 2 * DIRECT.index(name) + (device != "cpu") if floats and name in DIRECT else -1
+    return DIRECT.index(name) if name in DIRECT else -1

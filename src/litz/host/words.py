@@ -32,7 +32,7 @@ class Words:
     def emit(self, op: str, *operands: int | list[int]) -> None:
         self.words.append(NUMBER_OF[op])
         for o in operands:
-            self.words += o if isinstance(o, list) else [o]
+            self.words += o if isinstance(o, list) else (o,)
 
     def number(self, e: Expr) -> int:
         """The register with the value of an expression, which is computed once."""

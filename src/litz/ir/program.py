@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING, TypeVar
 
 from litz.dataclass import dataclass
 from litz.index import ZERO, Expr, Var, linear
@@ -12,6 +13,7 @@ from litz.ir.dtype import DType
 
 # What symbols of an index stand for: data.
 Indirect = tuple[tuple[Expr, Node], ...]
+Stores = Callable[[], tuple[Store, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Subgraph:
 class Nest:
     """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``.
 
-    read: the buffers that it reads, once somebody has asked.
+    read, wrote: the buffers that it reads and writes, once somebody has asked.
+    later: makes the stores of one that has none yet (``with_stores_later``).
     """
 
     name: str
@@ -116,6 +119,16 @@ class Nest:
     stores: tuple[Store, ...]
     device: str
     read: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
+    wrote: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
+    later: Stores | None = field(default=None, init=False, compare=False, repr=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:  # of a slot that is empty
+            if name != "stores" or self.later is None:
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            object.__setattr__(self, "stores", self.later())
+            return self.stores
 
     def reads(self) -> tuple[Load, ...]:
         return loads(r for s in self.stores for r in s.roots())
@@ -130,7 +143,25 @@ class Nest:
         return self.read
 
     def write_buffers(self) -> tuple[str, ...]:
-        return tuple({s.buffer: None for s in self.stores})
+        if self.wrote is None:
+            object.__setattr__(self, "wrote", tuple({s.buffer: None for s in self.stores}))
+        assert self.wrote is not None
+        return self.wrote
+
+
+_Nest = TypeVar("_Nest", bound=Nest)
+
+
+def with_stores_later(n: _Nest, make: Stores, reads: Iterable[str], writes: Iterable[str]) -> _Nest:
+    """A new nest, whose stores are made when somebody asks for them.
+
+    reads, writes: the buffers that they do; with those and its plan most of the compiler has done.
+    """
+    object.__delattr__(n, "stores")
+    object.__setattr__(n, "later", make)
+    object.__setattr__(n, "wrote", tuple(dict.fromkeys(writes)))
+    noted_reads(n, reads)
+    return n
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Both targets read the same plan.  Names in it are canonical (dims ``x0, x1, .. r
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
 from litz.dataclass import dataclass
@@ -51,6 +52,7 @@ class KernelPlan:
     lane: the dim that is contiguous for most bytes, hence vectorised (None: nothing to vectorise).
     tile: a dim that is contiguous for other accesses; with ``lane`` it spans transposed tiles.
     skeleton: of a template: how its stores are computed, in place of loops over the dims.
+    hashed: its hash, once somebody has asked: many tables have plans in their keys.
     """
 
     dims: tuple[Dim, ...]
@@ -60,6 +62,14 @@ class KernelPlan:
     lane: Expr | None
     tile: Expr | None = None
     skeleton: Skeleton | None = None
+    hashed: int | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        if self.hashed is None:
+            own = self.dims, self.params, self.ints, self.stores, self.lane, self.tile
+            object.__setattr__(self, "hashed", hash((*own, self.skeleton)))
+            assert self.hashed is not None
+        return self.hashed
 
     @property
     def parallel(self) -> tuple[Expr, ...]:

@@ -22,7 +22,7 @@ from litz.graph.calls import copied
 from litz.graph.short import SHORT, Short
 from litz.regions.find import NotEqual, value
 from litz.regions.place import OUTSIDE, Region, hidden_name, named, place, reveal
-from litz.repeats.shorten import CALLS, KEPT, NotRepeating, shortened
+from litz.repeats.shorten import CALLS, FEWEST, NotRepeating, shortened
 from litz.runtime.torch_private import LazyGraphModule, address, tracing_mode
 
 EARLY: Final = 3  # parts in front of those that are left out; the second copy's calls are there
@@ -103,7 +103,7 @@ def with_few_parts(
     """
     graph = gm.graph
     region = max(regions, key=lambda r: len(r.reads) * len(r.first.forward))
-    few = KEPT + 1 + max(2, -(-CALLS // len(region.first.forward)))
+    few = FEWEST + max(1, -(-CALLS // len(region.first.forward)))
     more = len(region.reads) - few
     results: Any = graph.output_node().args[0]
     plain = all(isinstance(x, Node) for x in results)

@@ -19,9 +19,10 @@ from litz.graph.calls import is_random
 from litz.graph.short import Short
 from litz.index import Const, Expr, const
 from litz.ir import body
-from litz.ir.body import Node, Op, Rewriter, op, walk
+from litz.ir.body import Node, Op, Rewriter, Store, op, walk
 from litz.ir.ops import RANDOM
 from litz.ir.program import (
+    Buffer,
     Extern,
     Loops,
     Program,
@@ -30,6 +31,7 @@ from litz.ir.program import (
     TensorRef,
     nest_roots,
     noted_reads,
+    with_stores_later,
 )
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
 from litz.lowering.bindings import Handed
@@ -290,7 +292,7 @@ class _Lengthening:
             plan = self.plans[s.name]
             buffers = tuple(names[b] for b in plan.buffers)
             ints = _ints_later(plan.ints, *later) if later else plan.ints
-            self.plans[made.name] = replace(plan, buffers=buffers, ints=ints)
+            self.plans[made.name] = BoundKernel(plan.plan, buffers, ints)
 
     def _add_buffers(self) -> None:
         own = [
@@ -305,7 +307,9 @@ class _Lengthening:
                 if b.name not in self.inputs and new in taken:
                     raise NotRepeating(f"{new} is the name of two buffers")
                 alias = None if b.alias is None else self._image(b.alias, k)
-                self.buffers[new] = replace(b, name=new, alias=alias)
+                self.buffers[new] = Buffer(
+                    new, b.dtype, b.shape, b.strides, b.device, b.kind, alias
+                )
 
     def _program(self, steps: Sequence[Step]) -> Program:
         old = self.program
@@ -344,9 +348,10 @@ def renamed(
     origins: tuple[str, ...],
     later: Later | None = None,
 ) -> Step:
-    """A step on other buffers."""
+    """A step on other buffers; a group's stores are written down once somebody looks at them."""
+    reads = tuple([names[b] for b in s.read_buffers()])
     if isinstance(s, Extern):
-        return replace(
+        call = replace(
             s,
             name=name,
             origins=origins,
@@ -355,16 +360,20 @@ def renamed(
             outputs=tuple(None if o is None else names[o] for o in s.outputs),
             mutates=tuple(names[m] for m in s.mutates),
         )
+        noted_reads(call, reads)
+        return call
     rewrite = Rewriter(buffers=names, replace=partial(_draw_later, *later) if later else None)
-    stores = tuple(map(rewrite.store, s.stores))
-    made: Group | Template
+
+    def stores() -> tuple[Store, ...]:
+        return tuple(map(rewrite.store, s.stores))
+
     if isinstance(s, Template):
         skeleton = replace(s.skeleton, slots=tuple(map(rewrite, s.skeleton.slots)))
-        made = replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
-    else:
-        made = Group(name, s.axes, s.reduce_axes, stores, s.device, nodes=s.nodes, origins=origins)
-    noted_reads(made, (names[b] for b in s.read_buffers()))
-    return made
+        made = replace(s, name=name, origins=origins, stores=stores(), skeleton=skeleton)
+        noted_reads(made, reads)
+        return made
+    group = Group(name, s.axes, s.reduce_axes, (), s.device, nodes=s.nodes, origins=origins)
+    return with_stores_later(group, stores, reads, [names[b] for b in s.write_buffers()])
 
 
 def _draws(s: Step) -> bool:
@@ -392,7 +401,7 @@ def _distance(start: int, count: int, first: int) -> Expr:
 
 def _on(x: Any, names: Mapping[str, str]) -> Any:
     if isinstance(x, TensorRef):
-        return replace(x, buffer=names[x.buffer])
+        return TensorRef(names[x.buffer], x.dtype, x.shape, x.strides, x.offset)
     if isinstance(x, tuple | list):
         return type(x)([_on(e, names) for e in x])
     return x
@@ -402,6 +411,5 @@ def node_of(s: Step) -> ProgramNode:
     """A step as a node of the program."""
     if not isinstance(s, Group):
         return s
-    made = Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)
-    noted_reads(made, s.read_buffers())
-    return made
+    made = Loops(s.name, s.axes, s.reduce_axes, (), s.device, s.origins)
+    return with_stores_later(made, lambda: s.stores, s.read_buffers(), s.write_buffers())

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op, told_of
-from litz.graph.calls import leaves
+from litz.graph.calls import copied, leaves
 from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.graph.short import Short
 from litz.graph.values import EAGER_VAL
@@ -28,7 +28,7 @@ from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import LazyGraphModule
 
 KEPT: Final = 4
-FEWEST: Final = KEPT + 2  # copies from which it pays
+FEWEST: Final = KEPT + 1  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
@@ -72,9 +72,12 @@ def _calls(read: Read) -> list[Node]:
     at = {n: i for i, n in enumerate(calls)}
     late: set[Node] = set()
     for n in reversed(calls):
-        moves = n.target in (COPY, operator.getitem) or is_view_op(n.target)
-        if moves and all(u.op == "output" or u in late for u in n.users):
+        if all(u.op == "output" or u in late for u in n.users) and (
+            n.target in (COPY, operator.getitem) or is_view_op(n.target)
+        ):
             late.add(n)
+    if not late:
+        return calls
     place: dict[Node, tuple[int, ...]] = {}
     for i, n in enumerate(calls):
         made = [place[a] for a in read[n] if a in at] if n in late else None
@@ -167,7 +170,8 @@ def _kind(n: Node, read: Sequence[Node], returned: int) -> object | None:
     try:
         args = literal(n.args, read.index), literal(n.kwargs, read.index) if n.kwargs else None
         laid = (_described(n.meta[EAGER_VAL]),) if EAGER_VAL in n.meta else ()
-        return target, *args, _described(n.meta.get("val")), *laid, returned
+        # By its identity: PyTorch hashes an operator in Python.
+        return id(target), *args, _described(n.meta.get("val")), *laid, returned
     except TypeError:
         return None
 
@@ -306,7 +310,8 @@ class _Cut:
                 output = graph.output(tuple(copies.get(n.args[0][i]) for i in kept))
                 output.meta = told_of(n, kept)
             elif n not in gone:
-                copies[n] = new = graph.node_copy(n, given)
+                copies[n] = new = copied(n, graph, given, n.name)
+                new.meta.update(n.meta)
                 if new.name != n.name:
                     raise NotRepeating(f"{n.name} cannot keep its name")
         return LazyGraphModule(self.gm, graph, type(self.gm).__name__)
