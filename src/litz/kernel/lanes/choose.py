@@ -19,6 +19,7 @@ from litz.kernel.lanes.recipe import STREAM, Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.signs import in_bits
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
+from litz.kernel.lanes.sums import sums_with_erf
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
@@ -54,7 +55,7 @@ INLINED = 1000  # additions in all functions that a body has inlined: g++ needs 
 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
-    plan = in_bits(plan)
+    plan = sums_with_erf(in_bits(plan))
     lanes = width(plan, lanes)
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
