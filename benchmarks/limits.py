@@ -8,7 +8,7 @@ GB/s       of the bytes that must move: arguments and results, each once
 copy       times what a copy takes that moves as many bytes: ATen's or Litz's, whichever is faster
 compute    times what as many elements take in the cache: the slope between two small calls
 bound      times the larger of both, the kernel's bound
-x eager    how many times faster than eager
+eager      how many times faster than eager
 """
 
 from __future__ import annotations
@@ -66,19 +66,27 @@ class Line:
     eager: float
 
     @property
+    def times_copy(self) -> float:
+        return self.call / self.copy
+
+    @property
+    def times_compute(self) -> float:
+        return self.call / self.compute if self.compute else 0.0
+
+    @property
     def bound(self) -> float:
         """Times what bounds it."""
-        return max(self.copy, self.compute) and self.call / max(self.copy, self.compute)
+        return self.call / max(self.copy, self.compute)
 
     def text(self) -> str:
-        rate = self.bytes / self.call / 1e9
-        beside_them = (self.call / self.copy, self.call / self.compute if self.compute else 0.0)
-        copy, compute = beside_them
-        head = f"{self.name:24} {self.threads:7} {self.call * 1e3:9.3f} {rate:7.1f}"
-        return f"{head} {copy:6.2f} {compute:8.2f} {self.bound:6.2f} {self.eager:8.2f}"
+        head = f"{self.name:24} {self.threads:7} {self.call * 1e3:9.3f}"
+        rates = (
+            f"{self.bytes / self.call / 1e9:7.1f} {self.times_copy:6.2f} {self.times_compute:8.2f}"
+        )
+        return f"{head} {rates} {self.bound:6.2f} {self.eager:6.2f}"
 
 
-HEAD = f"{'':24} threads        ms    GB/s   copy  compute  bound  x eager"
+HEAD = f"{'':24} threads        ms    GB/s   copy  compute  bound  eager"
 
 
 def compiled(job: Job) -> Side:

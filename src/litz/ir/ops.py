@@ -105,7 +105,14 @@ def _math(
     """A float function that is approximated."""
     kinds = (_FLOAT,) * arity
     return OpRow(
-        name, kinds, cost=cost, header=header, header64=header64, triton=triton, ulp=ulp, ulp64=ulp64
+        name,
+        kinds,
+        cost=cost,
+        header=header,
+        header64=header64,
+        triton=triton,
+        ulp=ulp,
+        ulp64=ulp64,
     )
 
 
