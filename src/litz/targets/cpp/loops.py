@@ -492,9 +492,8 @@ class TreeBuilder(Placer):
     def lane_loop(self, nest: Nest, lane: Expr, ranged: bool) -> None:
         """ranged: within the part of a thread."""
         between = (f"{lane}_lo", f"{lane}_hi") if ranged else None
-        head = next((self.stores[i] for i in self.made.heads), None)
-        how = {"exact": self.exact(lane), "between": between, "head": head}
-        nest.enter(partial(tree.Lanes, lane, extent(lane), **how), lane)
+        loop = partial(tree.Lanes, lane, extent(lane), exact=self.exact(lane), between=between)
+        nest.enter(partial(loop, head=next((self.stores[i] for i in self.made.heads), None)), lane)
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
