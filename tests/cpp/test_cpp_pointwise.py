@@ -382,6 +382,20 @@ def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None
         assert ("store_stream" in source(plan)) is streams
 
 
+def test_one_plus_an_error_function_is_one_op() -> None:
+    """Whichever comes first; not where another value needs the error function."""
+    x0 = var("x0", 1001)
+    a = B.load(F32, "a", x0)
+    erf, one = B.op("erf", B.op("mul", a, a)), B.const(F32, 1)
+    for total in (B.op("add", one, erf), B.op("add", erf, one)):
+        plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, total))], x0)
+        assert "litz::erf_plus_one(" in source(plan) and "litz::erf(" not in source(plan)
+        check(plan, {"a": data("f32", 1001), "c": torch.zeros(1001)}, rtol=1e-6, atol=1e-6)
+    both = make_plan([x0], [], [Store("c", x0, B.op("mul", erf, total))], x0)
+    two = make_plan([x0], [], [Store("c", x0, B.op("add", B.const(F32, 2), erf))], x0)
+    assert "erf_plus_one" not in source(both) + source(two)
+
+
 def test_picked_rows_that_begin_within_lines_are_streamed_from_the_next() -> None:
     """Rows that data picks, parts of rows that threads share; not lanes that data picks."""
     rows, n = (1 << 11) + 3, (1 << 10) + 3
