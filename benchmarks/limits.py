@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import litz  # noqa: F401  (the backend by its name)
 from benchmarks.arguments import add_only, described, names
 from benchmarks.sweep.compositions import COMPOSITIONS
 from benchmarks.sweep.tensors import Job, Place
 from benchmarks.sweep.timing import Side, alternated, beside, moved, timed
+from benchmarks.sweep.worker import observed
 
 CASES = (
     *("sum_all", "sum_rows", "sum_columns", "softmax", "softmax_columns", "layer_norm"),
@@ -92,7 +92,7 @@ HEAD = f"{'':24} threads        ms    GB/s   copy  compute  bound  eager"
 def compiled(job: Job) -> Side:
     torch._dynamo.reset()
     torch.set_grad_enabled(job.training)
-    side = Side(torch.compile(job.fn, backend="litz", dynamic=False), job)
+    side = Side(observed(job.fn, {}), job)
     side()
     return side
 
