@@ -382,6 +382,39 @@ def test_rows_that_begin_within_vectors_are_written_through_the_caches() -> None
         assert ("store_stream" in source(plan)) is streams
 
 
+def test_one_plus_an_error_function_is_one_op() -> None:
+    """Whichever comes first; not where another value needs the error function."""
+    x0 = var("x0", 1001)
+    a = B.load(F32, "a", x0)
+    erf, one = B.op("erf", B.op("mul", a, a)), B.const(F32, 1)
+    for total in (B.op("add", one, erf), B.op("add", erf, one)):
+        plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, total))], x0)
+        assert "litz::erf_plus_one(" in source(plan) and "litz::erf(" not in source(plan)
+        check(plan, {"a": data("f32", 1001), "c": torch.zeros(1001)}, rtol=1e-6, atol=1e-6)
+    both = make_plan([x0], [], [Store("c", x0, B.op("mul", erf, total))], x0)
+    two = make_plan([x0], [], [Store("c", x0, B.op("add", B.const(F32, 2), erf))], x0)
+    assert "erf_plus_one" not in source(both) + source(two)
+
+
+def test_picked_rows_that_begin_within_lines_are_streamed_from_the_next() -> None:
+    """Rows that data picks, parts of rows that threads share; not lanes that data picks."""
+    rows, n = (1 << 11) + 3, (1 << 10) + 3
+    x0, x1, t0 = var("x0", rows), var("x1", n), symbol("t0", 0, 9)
+    row = (t0, B.load(I64, "rows", x0))
+    plan = make_plan(
+        [x0, x1], [], [Store("c", x0 * n + x1, B.load(F32, "a", t0 * n + x1, (row,)))], x1
+    )
+    text = source(plan, 16)
+    assert "litz::before<" in text and "litz::store_stream(" in text
+    given = {"a": data("f32", 10 * n), "rows": torch.randint(10, (rows,))}
+    for start in (0, 1, 5):
+        check(plan, {**given, "c": torch.zeros(rows * n + 8)[start:]}, threads=(1, 3), lanes=16)
+    lane = (t0, B.load(I64, "rows", x1))
+    value = B.load(F32, "a", x0 * n + t0, (lane,))
+    plan = make_plan([x0, x1], [], [Store("c", x0 * n + x1, value)], x1)
+    assert "litz::before<" not in source(plan, 16)
+
+
 def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
     rows, columns = 1030, 1040
 

@@ -139,6 +139,18 @@ def test_other_pads(mode: str) -> None:
     check(lambda x: F.pad(x, (-1, 2), mode=mode), X)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_a_layout_that_metadata_do_not_say_is_left_to_aten(mode: str) -> None:
+    """Eager's volumes stay in channels-last, which metadata call contiguous."""
+    volume = torch.randn(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d)
+    torch._dynamo.reset()
+    pad = torch.compile(lambda x: F.pad(x, (1,) * 6, mode=mode), backend="litz", dynamic=False)
+    eager = F.pad(volume, (1,) * 6, mode=mode)
+    assert torch.equal(pad(volume), eager) and pad(volume).stride() == eager.stride()
+    check(lambda x: F.pad(x, (1,) * 6, mode=mode).sum((1, 2, 3, 4)), volume)  # turned as it is read
+    check(lambda x: F.pad(x, (1,) * 6, mode=mode), volume.contiguous())
+
+
 # --- order ----------------------------------------------------------------------------------------
 
 

@@ -280,6 +280,15 @@ def even_pieces(f: Fn, width: float, degree: int) -> list[tuple[float, list[floa
     return [centred(f, a, b, degree) for a, b in ends]
 
 
+def quarter_piece(f: Fn, k: int, degree: int) -> tuple[float, list[float], float]:
+    """The piece around a whole multiple of 1/4."""
+    ends = -mpf(1) / 8, mpf(1) / 8
+    found, error = fit(
+        Fit("", lambda y: f(y + mpf(k) / 4), *ends, degree, lambda y: 1 / f(y + mpf(k) / 4))
+    )
+    return k / 4, found, error
+
+
 def atan_piece(k: int) -> tuple[float, list[float], float]:
     """A quarter of an octave from 2^-3 on; from 2 on as a function of -1/x."""
     low, high = (mpf(2) ** (j // 4 - 3) * (1 + mpf(j % 4) / 4) for j in (k, k + 1))
@@ -347,6 +356,9 @@ if __name__ == "__main__":
         print_pieces(name, [piece(f, width, k, degree) for k in range(count)])
     print_pieces("erfcx", even_pieces(lambda a: mp.exp(a * a) * mp.erfc(a), 41 / 128, 6))
     print_pieces("erfinv / x", even_pieces(_erfinv_over_x, 65 / 128, 4))
+    # The centres are computed; of the last 16, from -4 on, the first is 0.
+    erfs = [quarter_piece(lambda x: mp.erfc(-x), k, 5) for k in (*range(16), *range(-16, 0))]
+    print_pieces("erf + 1", erfs)
     print_pieces("atan", [atan_piece((k + 16) % 32) for k in range(32)])
     for job in JOBS:
         coefficients, error = fit(job)

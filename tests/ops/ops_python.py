@@ -113,6 +113,7 @@ EVALUATE: Mapping[str, Callable[..., Scalar]] = {
     "round": _integral(round),
     "copysign": math.copysign,
     "sigmoid": _sigmoid,
+    "erf_plus_one": lambda x: 1 + math.erf(x),
     **{name: getattr(math, name) for name in "exp expm1 log log2 log10 log1p sin cos tan".split()},
     **{name: getattr(math, name) for name in "asin acos atan atan2 sinh cosh tanh".split()},
     **{name: getattr(math, name) for name in "asinh acosh atanh erf erfc hypot".split()},

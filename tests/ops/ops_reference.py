@@ -82,6 +82,7 @@ SPECIAL: dict[str, Reference] = {
     "rsqrt": lambda a: 1 / torch.sqrt(a),
     "ipow": torch.pow,
     "fma": _fma,
+    "erf_plus_one": lambda x: 1 + torch.erf(x),
     "and_": torch.bitwise_and,
     "or_": torch.bitwise_or,
     "xor": torch.bitwise_xor,

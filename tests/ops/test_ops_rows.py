@@ -126,7 +126,9 @@ def check_eager(
         assert dtype.name in ("u16", "u32", "u64"), error  # eager has few ops on these
         return
     if rtol:
-        torch.testing.assert_close(got, want.to(got.dtype), rtol=rtol, atol=0, equal_nan=True)
+        # A sum is as exact as its larger part.
+        atol = 2 * torch.finfo(got.dtype).eps if row.name == "erf_plus_one" else 0.0
+        torch.testing.assert_close(got, want.to(got.dtype), rtol=rtol, atol=atol, equal_nan=True)
         return
     check_exact(row, args, got, want.to(got.dtype))
 

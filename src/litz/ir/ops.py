@@ -100,10 +100,20 @@ def _math(
     arity: int = 1,
     ulp: float | None = 1,
     ulp64: float | None = 2,
+    triton: str = "",
 ) -> OpRow:
     """A float function that is approximated."""
     kinds = (_FLOAT,) * arity
-    return OpRow(name, kinds, cost=cost, header=header, header64=header64, ulp=ulp, ulp64=ulp64)
+    return OpRow(
+        name,
+        kinds,
+        cost=cost,
+        header=header,
+        header64=header64,
+        triton=triton,
+        ulp=ulp,
+        ulp64=ulp64,
+    )
 
 
 def _infix(name: str, kinds: str, sign: str, result: str = "same") -> OpRow:
@@ -198,6 +208,9 @@ _TRANSCENDENTAL: Final = (
     _math("acosh", 24, "wide", "rare"),
     _math("atanh", 24, "wide", "hyper64"),
     _math("erf", 14, "pieces", "erf64", ulp=1.25),
+    _math(
+        "erf_plus_one", 14, "pieces", "erf64", triton="(1 + litz.erf({0}))", ulp=None, ulp64=None
+    ),
     _math("erfc", 40, "special", "erf64", ulp=1.5),
     _math("erfinv", 60, "special", "special"),
     _math("lgamma", 80, "special", "rare", ulp64=None),

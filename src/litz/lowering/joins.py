@@ -173,6 +173,9 @@ def pad_inside(
     ctx: Call, reflect: bool, x: TensorValue, padding: Sequence[Expr | int]
 ) -> TensorValue:
     """Padding by elements: mirrored at the edge, or the edge's own."""
+    source = ctx.node.args[0]
+    if isinstance(source, torch.fx.Node) and _is_turned(source, ctx.node):
+        raise Unsupported("a layout that only ATen knows")
     index = list(axes(ctx.shape))
     for k in range(len(padding) // 2):
         dim = x.ndim - 1 - k
@@ -185,6 +188,21 @@ def pad_inside(
         else:
             index[dim] = min_(max_(at, ZERO), last)
     return values.viewed(x, ctx.shape, index)
+
+
+def _is_turned(source: torch.fx.Node, result: torch.fx.Node) -> bool:
+    """Whether eager's result on a CPU is in channels-last, and the graph's metadata not.
+
+    A kernel would turn what is only returned, and nobody asked to be turned; what a kernel reads
+    next it turns as it pads.
+    """
+    given, made = source.meta["val"], result.meta["val"]
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if given.device.type != "cpu" or given.ndim not in formats or given.is_contiguous():
+        return False
+    last = formats[given.ndim]
+    turned = given.is_contiguous(memory_format=last) and not made.is_contiguous(memory_format=last)
+    return turned and all(user.op == "output" for user in result.users)
 
 
 # --- the same elements in another order ----------------------------------------------------------

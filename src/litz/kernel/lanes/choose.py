@@ -19,6 +19,7 @@ from litz.kernel.lanes.recipe import STREAM, Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.signs import in_bits
 from litz.kernel.lanes.space import NARROW, Space, prepare, read_order, reductions_of
+from litz.kernel.lanes.sums import sums_with_erf
 from litz.kernel.nodes import below, extent, int_value, loops_of, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
@@ -54,7 +55,7 @@ INLINED = 1000  # additions in all functions that a body has inlined: g++ needs 
 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
-    plan = in_bits(plan)
+    plan = sums_with_erf(in_bits(plan))
     lanes = width(plan, lanes)
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
@@ -369,27 +370,31 @@ def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> boo
 def _heads(
     stores: Sequence[Store], space: Space, passes: Sequence[Pass], lanes: int
 ) -> tuple[int, ...]:
-    """Stores of passes whose loops may begin with fewer lanes, so that whole lines follow.
+    """Stores whose loops along the lane may begin with fewer lanes, so that whole lines follow.
 
     Nothing there may depend on where in a vector a lane is.  Of vectors that are less than half of
     a line the arithmetic takes longer than memory.
     """
     lane, found = space.lane, []
-    for p in passes:
-        nodes = below(roots(stores[i] for i in p.stores)) if not p.groups else {}
+    loops = [(p.stores, not p.groups) for p in passes] or [(tuple(range(len(stores))), True)]
+    for some, computed in loops:
+        nodes = below(roots(stores[i] for i in some)) if computed else {}
         plain = all(isinstance(n, (Load, Const, Op, Reduce)) for n in nodes)
-        for n in (*nodes, *(stores[i] for i in p.stores)):
-            if isinstance(n, (Load, Store)) and (n.indirect or not _in_order(n.index, lane)):
+        for n in (*nodes, *(stores[i] for i in some)):
+            if isinstance(n, (Load, Store)) and not _in_order(n, lane):
                 plain = False
-        widths = {i: stores[i].value.dtype.bytes for i in p.stores if lane in stores[i].index.free}
+        widths = {i: stores[i].value.dtype.bytes for i in some if lane in stores[i].index.free}
         row = size_hint(extent(lane), 0) if lane is not None else 0
         fit = (i for i, w in widths.items() if 2 * lanes * w >= LINE and row * w >= LONG_RUN)
         found += [*fit][:1] if plain else []
     return tuple(found)
 
 
-def _in_order(index: Expr, lane: Expr | None) -> bool:
-    return lane is not None and coefficient(index, lane) in (const(0), const(1))
+def _in_order(n: Load | Store, lane: Expr | None) -> bool:
+    """Whether neighbouring lanes are neighbours in memory, in rows that data may pick."""
+    if lane is None or any(lane in v.vars for _, v in n.indirect):
+        return False
+    return coefficient(n.index, lane) in (const(0), const(1))
 
 
 def _turned(plan: KernelPlan, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[int, ...]]:

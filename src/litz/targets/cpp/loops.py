@@ -493,7 +493,7 @@ class TreeBuilder(Placer):
         """ranged: within the part of a thread."""
         between = (f"{lane}_lo", f"{lane}_hi") if ranged else None
         loop = partial(tree.Lanes, lane, extent(lane), exact=self.exact(lane), between=between)
-        nest.enter(loop, lane)
+        nest.enter(partial(loop, head=next((self.stores[i] for i in self.made.heads), None)), lane)
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""

@@ -82,6 +82,7 @@ template <class V> LITZ_FN V erfc_of(V x) {
 
 }  // namespace detail
 LITZ_MATH_(double, erf, detail::erf_of(x))
+LITZ_MATH_(double, erf_plus_one, decltype(x)(1.0) + detail::erf_of(x))
 LITZ_MATH_(double, erfc, detail::erfc_of(x))
 
 }  // namespace litz

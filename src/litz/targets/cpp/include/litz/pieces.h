@@ -123,8 +123,59 @@ LITZ_FN Vec<float, N> in_pieces(const float (&table)[K][S], Vec<float, N> x, flo
   }, x);
 }
 
+// 1 + erf of quarters from 0 on, and from -4 on, which has nothing left: what is small has its own
+// coefficients, that none of its digits cancel.
+static constexpr float erf_plus_one_pieces[][32] = {
+    {0x1p+0f, 0x1.46bd54p+0f, 0x1.853f7ap+0f, 0x1.b60e4cp+0f, 0x1.d7bb3ep+0f, 0x1.ec432ep+0f,
+     0x1.f752aap+0f, 0x1.fc9684p+0f, 0x1.fecd7p+0f, 0x1.ffa024p+0f, 0x1.ffe554p+0f, 0x1.fff968p+0f,
+     0x1.fffe8ep+0f, 0x1.ffffb8p+0f, 0x1.fffff4p+0f, 0x1.fffffep+0f, 0.0f, 0x1.e875fp-24f,
+     0x1.8ef37ap-21f, 0x1.20c18ep-18f, 0x1.729e3cp-16f, 0x1.a60a2p-14f, 0x1.aab86cp-12f,
+     0x1.7f7144p-10f, 0x1.328f5ep-8f, 0x1.b4be1ep-7f, 0x1.15aaa8p-5f, 0x1.3bcd12p-4f,
+     0x1.422616p-3f, 0x1.27c6d2p-2f, 0x1.eb0214p-2f, 0x1.72855ap-1f},
+    {0x1.20dd74p+0f, 0x1.0f5d18p+0f, 0x1.c1efcap-1f, 0x1.492e44p-1f, 0x1.a911f2p-2f,
+     0x1.e4652ep-3f, 0x1.e7237p-4f, 0x1.b0553p-5f, 0x1.529b9cp-6f, 0x1.d4143ap-8f, 0x1.1d8318p-9f,
+     0x1.3360d6p-11f, 0x1.2409p-13f, 0x1.e9b638p-16f, 0x1.6a59dep-18f, 0x1.d9381p-21f, 0.0f,
+     0x1.d92cfap-21f, 0x1.6a5492p-18f, 0x1.e9b1fap-16f, 0x1.24079cp-13f, 0x1.33601ap-11f,
+     0x1.1d82dp-9f, 0x1.d41416p-8f, 0x1.529b9ep-6f, 0x1.b0553ap-5f, 0x1.e7237ep-4f, 0x1.e46534p-3f,
+     0x1.a911f2p-2f, 0x1.492e42p-1f, 0x1.c1efc6p-1f, 0x1.0f5d16p+0f},
+    {-0x1.033fdp-32f, -0x1.0f5dd2p-2f, -0x1.c1eae2p-2f, -0x1.edc5fp-2f, -0x1.a91528p-2f,
+     -0x1.2ebca4p-2f, -0x1.6d55e6p-3f, -0x1.7a4f9p-4f, -0x1.528794p-5f, -0x1.075e1p-6f,
+     -0x1.646478p-8f, -0x1.a738aap-10f, -0x1.bfd782p-12f, -0x1.99d85ep-14f, -0x1.b47f88p-16f,
+     -0x1.fdff04p-20f, 0.0f, 0x1.bb598p-19f, 0x1.3ce7e8p-16f, 0x1.8dc292p-14f, 0x1.b5f59cp-12f,
+     0x1.a6978cp-10f, 0x1.64de06p-8f, 0x1.0749e2p-6f, 0x1.529bd4p-5f, 0x1.7a4bc6p-4f,
+     0x1.6d5bdep-3f, 0x1.2ec022p-2f, 0x1.a91228p-2f, 0x1.edc3fp-2f, 0x1.c1eee6p-2f, 0x1.0f59dp-2f},
+    {-0x1.812322p-2f, -0x1.3c9e12p-2f, -0x1.2bf3a8p-3f, 0x1.b6bbeap-6f, 0x1.1b5d7cp-3f,
+     0x1.571e7cp-3f, 0x1.1c2b76p-3f, 0x1.7149ap-4f, 0x1.8b0ce8p-5f, 0x1.63efd6p-6f, 0x1.119ce4p-7f,
+     0x1.69caa8p-9f, 0x1.9dac14p-11f, 0x1.9a90dep-13f, 0x1.62b1fcp-15f, 0x1.0b4c4ep-17f, 0.0f,
+     0x1.0c08ep-17f, 0x1.6364dp-15f, 0x1.9b1efep-13f, 0x1.9e08b4p-11f, 0x1.69fb3p-9f,
+     0x1.11af66p-7f, 0x1.63f912p-6f, 0x1.8b0c06p-5f, 0x1.714478p-4f, 0x1.1c2486p-3f,
+     0x1.571898p-3f, 0x1.1b5df2p-3f, 0x1.b6f466p-6f, -0x1.2be522p-3f, -0x1.3c974ap-2f},
+    {0x1.370e24p-26f, 0x1.02fe6ap-3f, 0x1.734edep-3f, 0x1.33ec5ap-3f, 0x1.1e41dp-4f,
+     -0x1.9e25c6p-8f, -0x1.6e8278p-5f, -0x1.86d668p-5f, -0x1.1e1dcp-5f, -0x1.35b3b8p-6f,
+     -0x1.28c78ap-7f, -0x1.9fdba6p-9f, -0x1.2f516ep-11f, -0x1.3008b6p-13f, 0x1.35dca4p-12f,
+     -0x1.6937f8p-14f, 0.0f, 0x1.de9a7ap-17f, 0x1.2339cap-14f, 0x1.32a0bap-12f, 0x1.161b4cp-10f,
+     0x1.afecbap-9f, 0x1.1c9bc6p-7f, 0x1.39bb1ap-6f, 0x1.1a10f4p-5f, 0x1.885c6p-5f, 0x1.69bf46p-5f,
+     0x1.717fc4p-8f, -0x1.1bdb6ep-4f, -0x1.331f9p-3f, -0x1.74eadap-3f, -0x1.0163ap-3f},
+    {0x1.c94caap-4f, 0x1.4c0448p-4f, 0x1.d9fcfcp-8f, -0x1.ad49a6p-5f, -0x1.18d0d4p-4f,
+     -0x1.833368p-5f, -0x1.ee4894p-7f, 0x1.a8c3f4p-8f, 0x1.a97a62p-7f, 0x1.5cafcep-7f,
+     0x1.91c8c4p-8f, 0x1.6b856cp-9f, 0x1.0d492ep-10f, 0x1.4df036p-12f, 0x1.5f229ep-14f,
+     0x1.3bbccap-16f, 0.0f, 0x1.284f0cp-16f, 0x1.4cc716p-14f, 0x1.3f66eep-12f, 0x1.03d71ep-10f,
+     0x1.61a8d6p-9f, 0x1.8a4764p-8f, 0x1.58f25ap-7f, 0x1.aa24d4p-7f, 0x1.b97f36p-8f,
+     -0x1.d827ep-7f, -0x1.7e863ep-5f, -0x1.191438p-4f, -0x1.b29d3p-5f, 0x1.811438p-8f,
+     0x1.470284p-4f},
+};
+LITZ_FN Vec<float, 16> erf_plus_one_in_pieces(Vec<float, 16> x) {
+  using V = Vec<float, 16>;
+  V a = clamp(x, -4.0f, 3.87f), piece = mad(a, V(4.0f), V(magic<float>));
+  V y = mad(piece - V(magic<float>), V(-0.25f), a);
+  return poly_of<0>(erf_plus_one_pieces, y, (hw::reg<int, 16>)piece.v);
+}
+
 }  // namespace detail
 
+template <int N> LITZ_FN Vec<float, N> erf_plus_one(Vec<float, N> x) {
+  return detail::by_registers([](auto v) LITZ_LAMBDA { return detail::erf_plus_one_in_pieces(v); }, x);
+}
 template <int N> LITZ_FN Vec<float, N> tanh(Vec<float, N> x) {
   return detail::in_pieces(detail::tanh_pieces, x, 0x1.2cp+3f, 1 / 0.3f);
 }
@@ -151,8 +202,10 @@ template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
   e = r + mad(e, r * r, q_low);
   return bitcast<float>(ibits(mad(s, e, one - s)) | (ibits(x) & Vec<i32, N>(1 << 31)));
 }
+template <int N> LITZ_FN Vec<float, N> erf_plus_one(Vec<float, N> x) { return Vec<float, N>(1.0f) + erf(x); }
 #endif
 LITZ_SCALAR_1_(float, tanh)
 LITZ_SCALAR_1_(float, erf)
+LITZ_SCALAR_1_(float, erf_plus_one)
 
 }  // namespace litz

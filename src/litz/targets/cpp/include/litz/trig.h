@@ -12,6 +12,7 @@ namespace detail {
 template <> struct Circle<float> {
   static constexpr float per_turn = 0x1.45f306p-1f;
   static constexpr float turn[] = {0x1.921fb4p+0f, 0x1.4442dp-24f, 0x1.84698ap-48f};
+  static constexpr float rest[] = {0x1.444p-24f, 0x1.68c234p-39f}, near = 0x1p13f;
   static constexpr float least = 0x1p-100f, half_pi = 0x1.921fb6p+0f, half_pi_low = -0x1.777a5cp-25f;
   template <class V> static LITZ_FN V sin(V z) {
     return poly(z, -0x1.555556p-3f, 0x1.111164p-7f, -0x1.a04802p-13f, 0x1.77b00ep-19f);
@@ -29,17 +30,17 @@ template <> struct Circle<float> {
   }
 };
 // The tangent, or what is -1 over it.
-template <class V> LITZ_FN V tan_quarter(V x) {
-  auto q = quarter_of(abs(x));
+template <class V> LITZ_FN V tan_quarter(V x, Quarter<V> q) {
   V z = q.r * q.r;
   V p = poly(z, 0x1.555564p-2f, 0x1.110ca8p-3f, 0x1.bb029p-5f, 0x1.5b2c9p-6f, 0x1.6ac124p-7f,
              -0x1.ab50e6p-13f, 0x1.283222p-8f);
-  V tail = mad(mad(q.r, q.r, -z) * q.r, V(0.45f), p * (q.r * z));
+  V tail = mad(p, q.r * z, mad(q.r, q.r, -z) * (q.r * V(0.45f)));
   auto t = normalise(q.r, tail);
   V low = mad(q.low, mad(t.high, t.high, V(1.0f)), t.low);
-  V about = about_inverse(t.high), rest = mad(-about, low, mad(-about, t.high, V(1.0f)));
-  V inv = mad(about, mad(rest, rest, rest), about);
-  return turned<0>(where(odd_quarter(q, 0), inv, t.high + low), q.quarter, x);
+  V sum = t.high + low;
+  V about = about_inverse(sum), over = mad(about, low, mad(about, t.high, V(-1.0f)));
+  V inv = mad(about, mad(over, over, -over), about);
+  return turned<0>(where((q.quarter << 31) < decltype(q.quarter)(0), inv, sum), q.quarter, x);
 }
 
 #if LITZ_LOOKUP
@@ -107,23 +108,36 @@ template <int N> LITZ_FN Vec<float, N> atan_of(Vec<float, N> x) {
 #else
 template <class V> LITZ_FN V atan_of(V x) { return atan_by_quotient(x); }
 #endif
-// Arguments that the reduction in float is not made for: in double.
-template <class F, int N> LITZ_SLOW Vec<float, N> far(F wide, Vec<float, N> x) {
-  return cast<float>(wide(cast<double>(x)));
-}
-template <class F, class V> LITZ_FN V with_far(F wide, V x, V near) {
+// Arguments that the short reduction is not made for: by the long one, the largest in double.
+template <class F, int N> LITZ_SLOW Vec<float, N> far(F of, Vec<float, N> x) {
+  using V = Vec<float, N>;
   auto hard = abs(x) > V(0x1p17f);  // each lane the same, whatever its neighbours are
-  return LITZ_UNLIKELY(hany(hard)) ? where(hard, far(wide, x), near) : near;
+  V r = of(x, quarter_of(abs(x)));
+  return hany(hard) ? where(hard, cast<float>(of(cast<double>(x))), r) : r;
 }
+template <class F, class V> LITZ_FN V by_quarters(F of, V x) {
+  V a = abs(x), r = of(x, near_quarter_of(a));
+  auto hard = a > V(Circle<float>::near);
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, far(of, x), r) : r;
+}
+struct Sin {
+  template <int N> LITZ_FN Vec<double, N> operator()(Vec<double, N> x) const { return sin(x); }
+  template <class V> LITZ_FN V operator()(V x, Quarter<V> q) const { return sin_quarter(x, q, 0); }
+};
+struct Cos {
+  template <int N> LITZ_FN Vec<double, N> operator()(Vec<double, N> x) const { return cos(x); }
+  template <class V> LITZ_FN V operator()(V x, Quarter<V> q) const { return sin_quarter(x, q, 1); }
+};
+struct Tan {
+  template <int N> LITZ_FN Vec<double, N> operator()(Vec<double, N> x) const { return tan(x); }
+  template <class V> LITZ_FN V operator()(V x, Quarter<V> q) const { return tan_quarter(x, q); }
+};
 
 }  // namespace detail
 
-LITZ_MATH_(float, sin, detail::with_far([](auto d) LITZ_LAMBDA { return sin(d); }, x,
-                                        detail::sin_quarter(x, 0)))
-LITZ_MATH_(float, cos, detail::with_far([](auto d) LITZ_LAMBDA { return cos(d); }, x,
-                                        detail::sin_quarter(x, 1)))
-LITZ_MATH_(float, tan, detail::with_far([](auto d) LITZ_LAMBDA { return tan(d); }, x,
-                                        detail::tan_quarter(x)))
+LITZ_MATH_(float, sin, detail::by_quarters(detail::Sin(), x))
+LITZ_MATH_(float, cos, detail::by_quarters(detail::Cos(), x))
+LITZ_MATH_(float, tan, detail::by_quarters(detail::Tan(), x))
 LITZ_MATH_(float, asin, detail::asin_of(x))
 LITZ_MATH_(float, acos, detail::acos_of(x))
 LITZ_MATH_(float, atan, detail::atan_of(x))

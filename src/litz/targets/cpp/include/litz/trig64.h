@@ -55,8 +55,8 @@ template <double F(double), class V> LITZ_FN V with_far(V x, V near) {
 
 }  // namespace detail
 
-LITZ_MATH_(double, sin, detail::with_far<::sin>(x, detail::sin_quarter(x, 0)))
-LITZ_MATH_(double, cos, detail::with_far<::cos>(x, detail::sin_quarter(x, 1)))
+LITZ_MATH_(double, sin, detail::with_far<::sin>(x, detail::sin_quarter(x, detail::quarter_of(abs(x)), 0)))
+LITZ_MATH_(double, cos, detail::with_far<::cos>(x, detail::sin_quarter(x, detail::quarter_of(abs(x)), 1)))
 LITZ_MATH_(double, tan, detail::with_far<::tan>(x, detail::tan_by_quotient(x)))
 LITZ_MATH_(double, asin, detail::asin_of(x))
 LITZ_MATH_(double, acos, detail::acos_of(x))
