@@ -300,7 +300,8 @@ def _tile(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
     first = ((64, 16, 4),) if pairs_of(plan)[1] else ()  # of several results a thread holds all
     if each := _each(plan, ys * xs):
-        first = ((32, 32, 32 // each),)
+        # Where memory takes the time both sides are lines of it.
+        first = ((wide // 2, wide // 2, 4),) if each >= 8 else ((32, 32, 32 // each),)
     for y, x, warps in (*first, *sides):
         yield _config(warps, y=min(y, ys), x=min(x, xs))
 

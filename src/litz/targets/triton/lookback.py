@@ -44,15 +44,16 @@ class LookBack:
             p.top.emit(line)
 
     def together(self) -> tuple[int, bool]:
-        """How many groups a program looks at together, and whether a row has more."""
+        """How many groups a program looks at together, as the default has them; whether more."""
         p, reduced = self.printer, self.printer.axes.reduced
         assert p.made.words is not None and reduced is not None
         _, group = p.made.words
         if not reduced.size.is_const:
             return group, True
-        block = min(c.block("r") for c in p.made.configs)
-        before = -(-int_value(reduced.size) // (block * group)) - 1
-        return max(2, min(group, power_of_two(before))), before > group
+        blocks = [c.block("r") * group for c in p.made.configs]
+        before = [-(-int_value(reduced.size) // n) - 1 for n in blocks]
+        some = max(2, min(group, power_of_two(before[0])))
+        return some, max(before) > some
 
     def __call__(
         self,
