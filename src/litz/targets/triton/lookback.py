@@ -108,12 +108,13 @@ class LookBack:
                 home.emit(f"{words} = litz.peek({given}, {mask}, {kind})")
                 texts.append(f"litz.look({words}, {given}, {mask}, {kind})")
 
-            def whole() -> tuple[str, ...]:
-                seen, scanned = block(prefix, texts), [p.fresh(prefix) for _ in texts]
-                home.emit(f"{', '.join(scanned)}, = {scan.format(', '.join(seen))}")
+            def seen() -> tuple[str, ...]:
+                scanned = [p.fresh(prefix) for _ in texts]
+                words = ", ".join(block(prefix, texts))
+                home.emit(f"{', '.join(scanned)}, = {scan.format(words)}")
                 return block(prefix, [f"litz.element({n}, {self.axis}, {end})" for n in scanned])
 
-            return whole
+            return seen
 
         def groups(start: str = "") -> Callable[[], tuple[str, ...]]:
             at, count = f"(rblocks{start} + rgroups){self.step}", f"rgroup{start.replace('+', '-')}"
@@ -125,8 +126,8 @@ class LookBack:
         near = look("near", f"rbefore{self.step}", f"(rbefore < {number})", "rnear - 1")
         far = groups()
         before = near()
-        some = chosen("rnear > 0", both(before, ends), ends)
-        leave(some, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
+        whole = chosen("rnear > 0", both(before, ends), ends)
+        leave(whole, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
         all_ = far()
         if more:
             home = Scope(2, p.top)

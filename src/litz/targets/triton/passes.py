@@ -75,18 +75,14 @@ class PassPrinter(Printer):
             self.reduce_loop(p)
         # Loads of the flat stores come before the full ones may overwrite what they read.
         self.policy = "evict_first" if reducing else ""
-        self.streams = bool(reducing) and self.written() > CACHE
+        size = sum(self.plan.dtype(s.buffer).bytes for s in self.plan.stores if s not in flat)
+        size *= hint(product(a.size for a in self.axes.all))
+        self.streams = bool(reducing) and size > CACHE
         values = [self.evaluate(s) for s in flat]
         for p in self.made.passes[len(reducing) :]:
             self.sweep(partial(self.stores_of, p))
         for store, value in zip(flat, values, strict=True):
             self.put(store, value)
-
-    def written(self) -> int:
-        """Bytes of what is stored along rows, as they are likely."""
-        full = [s for s in self.plan.stores if loops_of(s, self.plan.reduced)]
-        points = hint(product(a.size for a in self.axes.all))
-        return points * sum(self.plan.dtype(s.buffer).bytes for s in full)
 
     def stores_of(self, p: Pass) -> None:
         self.stores([self.plan.stores[i] for i in p.stores])
