@@ -106,7 +106,11 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
         rows = power_of_two(hint(axes.parallel[-1].size))
         return tuple(dict.fromkeys(scanned_columns(COLUMNS, rows, size, HELD // held)))
     out, least = [], min(32, power_of_two(GROUP * state_words(plan) // (WARP * EACH)))
-    for n, each in ((2, 256), (2, 128), (1, 128), (1, 256), (1, 64)):
+    # Where all programs run at once more threads are done sooner, else fewer wait for each other.
+    points = hint(product(extent(v) for v in (*plan.parallel, *plan.reduced)))
+    few = points * held < 4 * PROGRAMS * BLOCK
+    first = ((2, 128), (2, 256)) if few else ((2, 256), (2, 128))
+    for n, each in (*first, (1, 128), (1, 256), (1, 64)):
         r = min(n * power_of_two(BLOCK // held), size)
         out.append(Config((("x", 1), ("r", r)), max(least, min(32, r * held // (WARP * each)))))
     return tuple(dict.fromkeys(out))

@@ -345,11 +345,13 @@ def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
     """Whole rows, several where they are short or contiguous from one to the next."""
     r = power_of_two(size)
     least, each = rows_across(plan, rows, r), _least_each(plan, rows * r)
+    # What is not stored along needs no registers beside what is held.
+    times = 1 if any(loops_of(s, plan.reduced) for s in plan.stores) else 2
     for elements in (2048, 4096, 1024):
         x = least
         while each == 16 and x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        warps = _warps(x * r, EACH // _values(plan) if least > 1 else each)
+        warps = _warps(x * r, times * EACH // _values(plan) if least > 1 else each)
         yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
 
 
