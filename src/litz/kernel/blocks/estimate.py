@@ -59,10 +59,8 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     config, axes = k.configs[0], k.axes
     programs = prod(-(-hint(a.size) // config.block(a.name)) for a in k.gridded)
     size = hint(axes.reduced.size) if axes.reduced is not None else 1
-    chain = 0.0  # seconds that groups of programs wait for each other
     if k.words is not None:
-        blocks, size = -(-size // config.block("r")), config.block("r")
-        chain = blocks // k.words[1] * TRIP
+        size = config.block("r")
     passes, turns = max(1, len(k.passes)), -(-size // config.block("r"))
     levels = len(k.passes) or 1 + max(reduce_levels(roots(k.plan.stores)).values())
     loads = {(n.buffer, n.index): n.vars for n in loads_of(roots(k.plan.stores))}
@@ -96,7 +94,7 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     # What does not fit goes to memory and comes back, for what is reduced and for what is stored.
     moved += 8 * (levels + 1) * max(0, wanted - registers)
     each = -(-programs // costs.programs)  # of a multiprocessor, one after the other or at a time
-    looks = 2 * TRIP if k.words is not None else 0.0
+    looks = 3 * TRIP if k.words is not None else 0.0
     under_way = min(programs, at_once * costs.programs) * row
     again = NEAR if under_way <= CACHE else TRIP
     trips = turns * (TRIP + (passes - 1) * again)
@@ -108,7 +106,7 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     memory = written / costs.memory
     memory += read / (costs.cache if warm and read <= CACHE else costs.memory)
     memory += (passes - 1) * read / (costs.cache if under_way <= CACHE else costs.memory)
-    low, high = (costs.launch + max(memory, chain, t) for t in (busy / WITHIN, busy * WITHIN))
+    low, high = (costs.launch + max(memory, t) for t in (busy / WITHIN, busy * WITHIN))
     return Estimate(low, high)
 
 

@@ -4,7 +4,8 @@ As in Merrill and Garland (2016), a program takes a ticket, which says what bloc
 so that those before it have begun; leaves for others what its block comes to; and waits for what
 they leave.  Other than there, what it combines is decided by sizes alone, so that results are the
 same in every run: the blocks before it in its group, in order, behind all groups before, of each of
-which the last program has left what the row comes to up to there.
+which the last program has left what it comes to by itself.  So none waits for more than two words,
+one left behind the other, however long a row is.
 
 What is left lies in words of memory that are zero when the kernel begins: 32 bits of a state each,
 with a flag beside them, so that a word that is there is whole and nothing has to be put in order.
@@ -105,9 +106,13 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
         rows = power_of_two(hint(axes.parallel[-1].size))
         return tuple(dict.fromkeys(scanned_columns(COLUMNS, rows, size, HELD // held)))
     out, least = [], min(32, power_of_two(GROUP * state_words(plan) // (WARP * EACH)))
-    for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
+    # Where all programs run at once more threads are done sooner, else fewer wait for each other.
+    points = hint(product(extent(v) for v in (*plan.parallel, *plan.reduced)))
+    few = points * held < 4 * PROGRAMS * BLOCK
+    first = ((2, 128), (2, 256)) if few else ((2, 256), (2, 128))
+    for n, each in (*first, (1, 128), (1, 256), (1, 64)):
         r = min(n * power_of_two(BLOCK // held), size)
-        out.append(Config((("x", 1), ("r", r)), max(least, min(32, r // (WARP * each)))))
+        out.append(Config((("x", 1), ("r", r)), max(least, min(32, r * held // (WARP * each)))))
     return tuple(dict.fromkeys(out))
 
 

@@ -300,7 +300,8 @@ def _tile(plan: KernelPlan, axes: Axes) -> Iterator[Config]:
     sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
     first = ((64, 16, 4),) if pairs_of(plan)[1] else ()  # of several results a thread holds all
     if each := _each(plan, ys * xs):
-        first = ((32, 32, 32 // each),)
+        # Where memory takes the time both sides are lines of it.
+        first = ((wide // 2, wide // 2, 4),) if each >= 8 else ((32, 32, 32 // each),)
     for y, x, warps in (*first, *sides):
         yield _config(warps, y=min(y, ys), x=min(x, xs))
 
@@ -344,11 +345,13 @@ def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
     """Whole rows, several where they are short or contiguous from one to the next."""
     r = power_of_two(size)
     least, each = rows_across(plan, rows, r), _least_each(plan, rows * r)
+    # What is not stored along needs no registers beside what is held.
+    times = 1 if any(loops_of(s, plan.reduced) for s in plan.stores) else 2
     for elements in (2048, 4096, 1024):
         x = least
         while each == 16 and x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
-        warps = _warps(x * r, EACH // _values(plan) if least > 1 else each)
+        warps = _warps(x * r, times * EACH // _values(plan) if least > 1 else each)
         yield _config(_shared(plan, warps, x * r, rows // x), x=x, r=r)
 
 

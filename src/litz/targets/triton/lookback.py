@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from litz.ir.body import Scan
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.lookback import HEAD, pieces
+from litz.kernel.blocks.sizes import power_of_two
+from litz.kernel.nodes import int_value
+from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
 
 
@@ -36,8 +39,21 @@ class LookBack:
             f"rgroup = {number} // {group}",
             f"rnear = {number} % {group}",
             f"rbefore = rgroup * {group} + tl.arange(0, {group})[None, :]",
+            f"rgroups = tl.arange(0, {self.together()[0]})[None, :]",
         ):
             p.top.emit(line)
+
+    def together(self) -> tuple[int, bool]:
+        """How many groups a program looks at together, as the default has them; whether more."""
+        p, reduced = self.printer, self.printer.axes.reduced
+        assert p.made.words is not None and reduced is not None
+        _, group = p.made.words
+        if not reduced.size.is_const:
+            return group, True
+        blocks = [c.block("r") * group for c in p.made.configs]
+        before = [-(-int_value(reduced.size) // n) - 1 for n in blocks]
+        some = max(2, min(group, power_of_two(before[0])))
+        return some, max(before) > some
 
     def __call__(
         self,
@@ -56,7 +72,8 @@ class LookBack:
         """
         p = self.printer
         assert p.made.words is not None
-        number, last = p.pids["r"], p.made.words[1] - 1
+        number, last, home = p.pids["r"], p.made.words[1] - 1, p.top
+        together, more = self.together()
         places = []
         for e in node.elements:
             places.append(f"row + rpiece * {self.pieces}" if self.pieces else "row")
@@ -66,12 +83,12 @@ class LookBack:
         def block(prefix: str, texts: Sequence[str]) -> tuple[str, ...]:
             names = tuple(p.fresh(prefix) for _ in texts)
             for n, text in zip(names, texts, strict=True):
-                p.top.emit(f"{n} = {text}")
+                home.emit(f"{n} = {text}")
             return names
 
         def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
             names = tuple(p.fresh() for _ in a)
-            p.top.emit(line(names, a, b))
+            home.emit(line(names, a, b))
             return names
 
         def chosen(cond: str, a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
@@ -81,33 +98,47 @@ class LookBack:
         def leave(values: Sequence[str], at: str, conds: Sequence[str] = ()) -> None:
             mask = p.mask("x", conds) or "None"
             for place, v in zip(places, values, strict=True):
-                p.top.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
+                home.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
 
-        def look(prefix: str, at: str, cond: str) -> Callable[[], tuple[str, ...]]:
+        def look(prefix: str, at: str, cond: str, end: str) -> Callable[[], tuple[str, ...]]:
+            """Peeks at words; and what makes of them, once they are there, all up to the last."""
             mask, texts = p.mask("x", (cond,)), []
             for place, kind in zip(places, kinds, strict=True):
                 words, given = f"{p.fresh('low')}, {p.fresh('high')}", f"{place} + {at}, rpiece"
-                p.top.emit(f"{words} = litz.peek({given}, {mask}, {kind})")
+                home.emit(f"{words} = litz.peek({given}, {mask}, {kind})")
                 texts.append(f"litz.look({words}, {given}, {mask}, {kind})")
-            return lambda: block(prefix, texts)
+
+            def seen() -> tuple[str, ...]:
+                scanned = [p.fresh(prefix) for _ in texts]
+                words = ", ".join(block(prefix, texts))
+                home.emit(f"{', '.join(scanned)}, = {scan.format(words)}")
+                return block(prefix, [f"litz.element({n}, {self.axis}, {end})" for n in scanned])
+
+            return seen
+
+        def groups(start: str = "") -> Callable[[], tuple[str, ...]]:
+            at, count = f"(rblocks{start} + rgroups){self.step}", f"rgroup{start.replace('+', '-')}"
+            end = f"tl.minimum({count}, {together}) - 1"
+            return look("far", at, f"(rgroups < {count})", end)
 
         ends = block("end", ends)
         leave(ends, f"{number}{self.step}")
-        group = look("near", f"rbefore{self.step}", f"(rbefore < {number})")
-        groups = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")
-        near = group()
-        scanned = tuple(p.fresh("near") for _ in near)
-        p.top.emit(f"{', '.join(scanned)}, = {scan.format(', '.join(near))}")
-        near = block("near", [f"litz.element({n}, {self.axis}, rnear - 1)" for n in scanned])
+        near = look("near", f"rbefore{self.step}", f"(rbefore < {number})", "rnear - 1")
         far = groups()
-        if first:
-            far = chosen("rgroup > 0", far, first)
-            before = chosen("rnear > 0", both(far, near), far)
-            whole, out = both(before, ends), both(before, found)
-        else:
-            before = chosen("rnear > 0", both(far, near), far)
-            before = chosen("rgroup > 0", before, near)
-            whole = chosen(f"{number} > 0", both(before, ends), ends)
-            out = chosen(f"{number} > 0", both(before, found), found)
+        before = near()
+        whole = chosen("rnear > 0", both(before, ends), ends)
         leave(whole, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
-        return out
+        all_ = far()
+        if more:
+            home = Scope(2, p.top)
+            for old, new in zip(all_, both(all_, groups(" + rstart")()), strict=True):
+                home.emit(f"{old} = {new}")
+            p.top.emit(f"for rstart in range({together}, rgroup, {together}):")
+            p.top.lines += home.lines
+            home = p.top
+        if first:
+            all_ = chosen("rgroup > 0", both(first, all_), first)
+            before = chosen("rnear > 0", both(all_, before), all_)
+            return both(before, found)
+        before = chosen("rnear > 0", chosen("rgroup > 0", both(all_, before), before), all_)
+        return chosen(f"{number} > 0", both(before, found), found)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from litz.index import TRITON, Expr, divides, render
-from litz.ir.body import Op, Reduce
+from litz.index import TRITON, Expr, divides, product, render
+from litz.ir.body import Op, Reduce, Store
 from litz.ir.reductions import EXPONENTIALS
 from litz.kernel.blocks.recipe import BlockPlan
+from litz.kernel.blocks.sizes import CACHE, hint
 from litz.kernel.nodes import loops_of, row_start
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Value
@@ -36,6 +37,7 @@ class PassPrinter(Printer):
         self.loop: Scope | None = None  # the loop over the reduced axis that lines go to
         self.whole = False  # whether that loop takes the whole accesses of odd rows
         self.policy = ""  # what the cache should do with what that loop reads
+        self.streams = False  # whether what that loop stores should leave the cache at once
         self.bases: dict[Expr, str] = {}  # names of where rows begin
         self.reduces = reductions(self.values, self.plan.stores)
         # Sums of a softmax, each with its maximum.
@@ -73,6 +75,9 @@ class PassPrinter(Printer):
             self.reduce_loop(p)
         # Loads of the flat stores come before the full ones may overwrite what they read.
         self.policy = "evict_first" if reducing else ""
+        size = sum(self.plan.dtype(s.buffer).bytes for s in self.plan.stores if s not in flat)
+        size *= hint(product(a.size for a in self.axes.all))
+        self.streams = bool(reducing) and size > CACHE
         values = [self.evaluate(s) for s in flat]
         for p in self.made.passes[len(reducing) :]:
             self.sweep(partial(self.stores_of, p))
@@ -279,6 +284,13 @@ class PassPrinter(Printer):
             name = self.inverses[total] = self.fresh()
             self.home(total).emit(f"{name} = litz.reciprocal({args[1]})")
         return f"({args[0]} * {self.inverses[total]})"
+
+    def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
+        text = super().put_text(s, at, value, mask)
+        if self.loop is None or not self.streams or s.mode != "set":
+            return text
+        # What nobody finds in the cache anyway leaves it to what is read again.
+        return f'{text[:-1]}, cache_modifier=".cs")'
 
     def eviction(self) -> str:
         """What the cache should do with what a reduction reads."""
