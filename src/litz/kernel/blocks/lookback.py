@@ -112,7 +112,8 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     first = ((2, 128), (2, 256)) if few else ((2, 256), (2, 128))
     for n, each in (*first, (1, 128), (1, 256), (1, 64)):
         r = min(n * power_of_two(BLOCK // held), size)
-        out.append(Config((("x", 1), ("r", r)), max(least, min(32, r * held // (WARP * each)))))
+        warps = min(32, power_of_two(r * held // (WARP * each)))
+        out.append(Config((("x", 1), ("r", r)), max(least, warps)))
     return tuple(dict.fromkeys(out))
 
 
