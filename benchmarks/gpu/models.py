@@ -31,6 +31,7 @@ from benchmarks.gpu.apart import measured_apart
 from benchmarks.gpu.backends import backend_called
 from benchmarks.gpu.busy import kernels
 from benchmarks.gpu.clock import EventClock, Replay
+from benchmarks.gpu.judge import distance
 from benchmarks.gpu.models_zoo import MODELS, Batch
 from benchmarks.report import PEER, SUBJECT, align, geometric_mean, number
 
@@ -114,13 +115,6 @@ def exact(module: nn.Module, batch: Batch) -> list[Tensor]:
     return outcome(wide, step_of(wide, wide, more))
 
 
-def distance(mine: list[Tensor], theirs: list[Tensor]) -> float:
-    """Of all together, relative."""
-    pairs = zip(mine, theirs, strict=True)
-    off = sum(float((a.float() - b).square().sum(dtype=torch.float64)) for a, b in pairs)
-    return float((off / sum(float(b.square().sum(dtype=torch.float64)) for b in theirs)) ** 0.5)
-
-
 def measured(case: str, backend: str, mode: str | None) -> Row:
     """One row, in a process that has compiled something before."""
     module, batch = build(case, "cuda", mode == "quick")
@@ -136,7 +130,7 @@ def measured(case: str, backend: str, mode: str | None) -> Row:
     torch.cuda.synchronize()
     row: Row = {"case": case, "backend": backend, "device": torch.cuda.get_device_name()}
     row["first"] = time.perf_counter() - start
-    row["error"] = distance(outcome(module, step), exact(module, batch))
+    row["error"] = distance(outcome(module, step), exact(module, batch)).error
     found = kernels(step, PROFILED)
     row["busy"] = sum(ms for _, ms in found.values())
     row["starts"] = sum(calls for calls, _ in found.values())
