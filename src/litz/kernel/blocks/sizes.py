@@ -103,7 +103,7 @@ def columns_held(plan: KernelPlan) -> int:
         return 0
     if rows < NARROW and int_value(size) >= DIVIDED:
         return 0
-    if rows > MANY and not any(loops_of(s, plan.reduced) for s in plan.stores):
+    if rows > MANY and not _stores_along(plan):
         return 0
     if not (width := width_across(plan)) or not stores_sectors(plan):
         return 0
@@ -346,7 +346,7 @@ def _held_rows(plan: KernelPlan, rows: int, size: int) -> Iterator[Config]:
     r = power_of_two(size)
     least, each = rows_across(plan, rows, r), _least_each(plan, rows * r)
     # What is not stored along needs no registers beside what is held.
-    times = 1 if any(loops_of(s, plan.reduced) for s in plan.stores) else 2
+    times = 1 if _stores_along(plan) else 2
     for elements in (2048, 4096, 1024):
         x = least
         while each == 16 and x * r < elements and rows // (2 * x) >= PROGRAMS:
@@ -478,13 +478,18 @@ def run_of(plan: KernelPlan, configs: tuple[Config, ...]) -> int:
     return max(1, min(each, *(c.block("r") // 2 for c in configs)))
 
 
+def _stores_along(plan: KernelPlan) -> bool:
+    """Whether something is stored for each element of a row that is reduced."""
+    return any(loops_of(s, plan.reduced) for s in plan.stores)
+
+
 def _warps_to_reread(plan: KernelPlan, size: int) -> int:
     """Warps of a program such that the rows under way at one time stay in the cache.
 
     1 where rows are read once.
     """
     levels = reduce_levels(roots(plan.stores))
-    full = any(loops_of(s, plan.reduced) for s in plan.stores)
+    full = _stores_along(plan)
     if not full and max(levels.values()) < 1:
         return 1
     row = size * sum(n.dtype.bytes for n in _along(plan))
