@@ -7,7 +7,8 @@ ms         of a call of --size elements
 GB/s       of the bytes that must move: arguments and results, each once
 copy       times what a copy takes that moves as many bytes: ATen's or Litz's, whichever is faster
 compute    times what as many elements take in the cache: the slope between two small calls
-bound      times the larger of both, the kernel's bound
+by hand    times a loop by hand of all its work (`benchmarks.by_hand`), 0 where there is none
+bound      times what bounds it: the loop by hand, else the larger of copy and compute
 eager      how many times faster than eager
 """
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.arguments import add_only, described, names
+from benchmarks.by_hand import loop
 from benchmarks.sweep.compositions import COMPOSITIONS
 from benchmarks.sweep.tensors import Job, Place
 from benchmarks.sweep.timing import Side, alternated, beside, moved, timed
@@ -55,7 +57,7 @@ class Rows(Place):
 
 @dataclass(frozen=True)
 class Line:
-    """Times (seconds) of a case: of a call, of a copy of its bytes, of its arithmetic, of eager."""
+    """Times (seconds) of a case: of a call, a copy of its bytes, its arithmetic, eager, by hand."""
 
     name: str
     threads: int
@@ -64,6 +66,7 @@ class Line:
     copy: float
     compute: float
     eager: float
+    hand: float = 0.0
 
     @property
     def times_copy(self) -> float:
@@ -76,17 +79,18 @@ class Line:
     @property
     def bound(self) -> float:
         """Times what bounds it."""
-        return self.call / max(self.copy, self.compute)
+        return self.call / (self.hand or max(self.copy, self.compute))
 
     def text(self) -> str:
+        hand = self.call / self.hand if self.hand else 0.0
         head = f"{self.name:24} {self.threads:7} {self.call * 1e3:9.3f}"
         rates = (
             f"{self.bytes / self.call / 1e9:7.1f} {self.times_copy:6.2f} {self.times_compute:8.2f}"
         )
-        return f"{head} {rates} {self.bound:6.2f} {self.eager:6.2f}"
+        return f"{head} {rates} {hand:8.2f} {self.bound:6.2f} {self.eager:6.2f}"
 
 
-HEAD = f"{'':24} threads        ms    GB/s   copy  compute  bound  eager"
+HEAD = f"{'':24} threads        ms    GB/s   copy  compute  by hand  bound  eager"
 
 
 def compiled(job: Job) -> Side:
@@ -128,17 +132,22 @@ def measure(name: str, size: int, threads: Sequence[int], rounds: int) -> list[L
     torch.set_grad_enabled(job.training)
     eager = Side(job.fn, job)
     total = moved(job, eager.outcome())
+    by_hand = loop(name, job)
     found = []
     for n in threads:
         torch.set_num_threads(n)
         first, second = copies(total)
         sides: dict[str, Call] = {"litz": compiled(job), "first": first, "second": second}
         sides["eager"] = eager
+        if by_hand is not None:
+            sides["hand"] = by_hand
         times = alternated(sides, lambda call: timed(call, 1), rounds)
         call = statistics.median(times["litz"])
         copy = min(statistics.median(times[k]) for k in ("first", "second"))
         faster, _ = beside(times["litz"], times["eager"])
-        found.append(Line(name, n, call, total, copy, each * elements(job) / n, faster))
+        hand = statistics.median(times["hand"]) if by_hand is not None else 0.0
+        compute = each * elements(job) / n
+        found.append(Line(name, n, call, total, copy, compute, faster, hand))
     return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import limits
+from benchmarks import by_hand, limits
 from benchmarks.sweep.compositions import COMPOSITIONS
+from benchmarks.sweep.tensors import Place
 
 
 @pytest.mark.parametrize("name", limits.CASES)
@@ -25,6 +26,24 @@ def test_a_kernel_is_bound_by_the_larger() -> None:
     line = limits.Line("sum", 1, call=3.0, bytes=6 << 30, copy=1.0, compute=2.0, eager=1.0)
     assert line.bound == 1.5 and line.times_copy == 3.0 and line.times_compute == 1.5
     assert limits.Line("sum", 1, 3.0, 1, copy=2.0, compute=0.0, eager=1.0).bound == 1.5
+    assert limits.Line("sum", 1, 3.0, 1, copy=2.0, compute=1.0, eager=1.0, hand=2.5).bound == 1.2
+
+
+@pytest.mark.parametrize("name", sorted(by_hand.FILES))
+def test_loops_by_hand_give_what_eager_gives(name: str) -> None:
+    """Also of sizes that no vector divides; one that does other work is refused."""
+    for size, layout in ((1 << 12, "plain"), (1 << 14, "odd")):
+        job = COMPOSITIONS[name](Place(size, torch.float32, layout, "cpu"))
+        call = by_hand.loop(name, job)
+        assert call is not None
+        call()
+
+
+def test_loops_by_hand_that_do_other_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_hand, "WITHIN", -1.0)
+    job = COMPOSITIONS["sum_rows"](Place(1 << 12, torch.float32, "plain", "cpu"))
+    with pytest.raises(ValueError, match="off eager mode's result"):
+        by_hand.loop("sum_rows", job)
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,5 +52,5 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert limits.main([*asked, "--threads", "1"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == ["sum_rows", "embedding_training"]
-    assert len(head.split()) == 7 and all(float(x) >= 0 for row in rows for x in row.split()[1:])
+    assert len(head.split()) == 9 and all(float(x) >= 0 for row in rows for x in row.split()[1:])
     assert torch.get_num_threads() == threads and torch.is_grad_enabled()
