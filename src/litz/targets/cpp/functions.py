@@ -127,7 +127,11 @@ class FunctionPrinter(Printer):
     def entry(self, linkage: str, grain: int) -> None:
         k = self.kernel
         self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
-        self.sizes(k.plan)
+        if k.before:
+            self.arguments(k.plan)
+            self.line(k.before)
+        else:
+            self.sizes(k.plan)
         work = self.expr(k.work if k.work is not None else const(0))
         if k.split is not None:
             cells = f"{len(k.split.slots)} * ({self.expr(k.split.points)})"

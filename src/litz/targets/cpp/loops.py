@@ -19,6 +19,7 @@ from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import I32, I64, DType
 from litz.ir.scans import carried, first_points
+from litz.kernel.lanes import filled
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.neighbours import unordered
 from litz.kernel.lanes.pieces import pieces
@@ -29,7 +30,7 @@ from litz.kernel.passes import Pass
 from litz.targets.cpp import scans, sorts, tree
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
-from litz.targets.cpp.values import DIALECT
+from litz.targets.cpp.values import DIALECT, literal
 
 
 @dataclass(slots=True)
@@ -466,6 +467,9 @@ class TreeBuilder(Placer):
         for v in space.units:
             if v is not lane:
                 nest.enter(partial(tree.For, v, extent(v), part=True), v)
+        row = filled.row_of(self.stores[0], space) if len(self.stores) == 1 else None
+        if row is not None:
+            nest.scope.body.append(self.fill(self.stores[0], row))
         if lane is not None and lane in space.units:
             nest.enter(partial(tree.Range, lane, extent(lane)))
         for v in space.serial:
@@ -475,6 +479,15 @@ class TreeBuilder(Placer):
             self.in_pieces(nest.scope, lane)
         elif lane is not None and lane in (*space.units, *space.serial):
             self.lane_loop(nest, lane, lane in space.units)
+
+    def fill(self, s: Store, row: Expr) -> Stmt:
+        """Fill a unit's row."""
+        assert s.fill is not None
+        place, start = var("w_", row), filled.start_of(s, self.space.units)
+        assert start is not None
+        value = tree.Ref(literal(s.fill.value), s.value.dtype)
+        put = tree.Put(Store(s.buffer, start + place, s.fill.value), value)
+        return tree.Lanes(place, row, [put], exact=self.exact(place))
 
     def in_pieces(self, scope: Scope, lane: Expr) -> None:
         """The loop along the lane, cut: each piece is a loop with vectors of its own."""
