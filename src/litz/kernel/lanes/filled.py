@@ -114,8 +114,9 @@ def rows_of(plan: KernelPlan) -> Rows | None:
     known = extent(over).hi
     if not within or left or max(rows, MOST if known is None else known) > MOST:
         return None
-    long = row.value * s.value.dtype.bytes >= SHORT
-    return Rows(s, over, lane, data, number, rows) if long else None
+    # Updates of 16-bit numbers, which are none of sums, run one by one.
+    fit = row.value * s.value.dtype.bytes >= SHORT and s.value.dtype.bits != 16
+    return Rows(s, over, lane, data, number, rows) if fit else None
 
 
 def sorting(plan: KernelPlan, r: Rows) -> tuple[tuple[KernelPlan, KernelPlan], tuple[Temporary, ...]]:
