@@ -34,16 +34,17 @@ static void ordered() {
 
 // Whether any of LANES numbers is outside of 0 .. n.
 static bool any_outside(Numbers k, int64_t n) {
-    typedef uint64_t Wide __attribute__((vector_size(8 * LANES)));
-    Wide v;
-    std::memcpy(&v, k, sizeof v);
-    Wide far = (Wide)(v >= (uint64_t)n);
 #if defined(__AVX512F__)
-    __m512i both = _mm512_or_si512(((__m512i*)&far)[0], ((__m512i*)&far)[1]);
-    return _mm512_test_epi64_mask(both, both);
+    __m512i most = _mm512_set1_epi64(n);
+    return _mm512_cmpge_epu64_mask(_mm512_loadu_si512(k), most) | _mm512_cmpge_epu64_mask(_mm512_loadu_si512(k + 8), most);
+#elif defined(__AVX2__)
+    // Negative, or so the difference to the last.
+    __m256i last = _mm256_set1_epi64x(n - 1), a = _mm256_loadu_si256((const __m256i*)k), b = _mm256_loadu_si256((const __m256i*)(k + 4));
+    __m256i far = _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(_mm256_sub_epi64(last, a), _mm256_sub_epi64(last, b)));
+    return _mm256_movemask_pd(_mm256_castsi256_pd(far));
 #else
-    uint64_t any = 0;
-    for (int j = 0; j < LANES; ++j) any |= far[j];
+    bool any = false;
+    for (int j = 0; j < LANES; ++j) any |= outside(k[j], n);
     return any;
 #endif
 }
@@ -99,8 +100,7 @@ LOOP(gather) {
             const float* row = x + r * columns;
             for (int64_t c = 0; c < columns; c += LANES) {
                 Numbers k = at + r * columns + c;
-                if (c % 16 == 0) __builtin_prefetch(row + columns + c, 0, 2);
-                __builtin_prefetch(k + 512, 0, 2);
+                __builtin_prefetch(row + columns + c, 0, 2);
                 refuse(any_outside(k, columns));
                 stream(out + r * columns + c, picked(row, k));
             }

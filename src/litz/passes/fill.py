@@ -1,7 +1,7 @@
 """Updates of what a constant has just filled: their kernel fills it, row by row.
 
-The zeros that an embedding's gradient is added into, say: filled by themselves they go to memory and
-come back.
+The zeros that an embedding's gradient is added into, say: filled by themselves they go to memory
+and come back.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FillUnderUpdates:
     def _updated(
         self, program: Program, n: ProgramNode, filled: dict[str, tuple[int, Fill]]
     ) -> str | None:
-        """The filled buffer that a nest does no more to than update it at places that data gives."""
+        """The filled buffer that a nest only updates, at places that data gives."""
         if not isinstance(n, Loops):
             return None
         touched = [program.root(x.buffer) for x in (*n.stores, *n.reads())]

@@ -87,11 +87,12 @@ def _filled(plan: KernelPlan, space: Space, lanes: int) -> LaneRecipe:
 
 
 def _sorted(plan: KernelPlan, rows: filled.Rows, lanes: int) -> LanePlan:
-    """Updates in the order of their rows: threads divide the rows, or each of them if it is wide."""
+    """Updates in the order of their rows: threads divide these, or each of them if it is wide."""
     nodes = tuple(walk(roots(plan.stores)))
     uses = Counter(n.name for n in nodes if isinstance(n, Op))
-    units, serial = ((rows.lane,), (rows.over,)) if filled.is_wide(rows) else ((), (rows.over, rows.lane))
-    space = Space(units, serial, (), rows.lane)
+    dims = rows.over, rows.lane
+    units = dims[1:] if filled.is_wide(rows) else ()
+    space = Space(units, dims[: 2 - len(units)], (), rows.lane)
     assert rows.store.fill is not None
     width = rows.store.value.dtype.bytes
     work = _work(plan, space, uses, sum(isinstance(n, Load) for n in nodes)) + rows.store.fill.size

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Symbol, Var, coefficient, const, mixed_radix, product, var
 from litz.index import Const as Number
+from litz.index import Expr, Symbol, Var, coefficient, const, mixed_radix, product, var
 from litz.ir import body
 from litz.ir.body import Load, Node, Store, op
 from litz.ir.dtype import I32
@@ -119,7 +119,9 @@ def rows_of(plan: KernelPlan) -> Rows | None:
     return Rows(s, over, lane, data, number, rows) if fit else None
 
 
-def sorting(plan: KernelPlan, r: Rows) -> tuple[tuple[KernelPlan, KernelPlan], tuple[Temporary, ...]]:
+def sorting(
+    plan: KernelPlan, r: Rows
+) -> tuple[tuple[KernelPlan, KernelPlan], tuple[Temporary, ...]]:
     """The plan that stores the row of each update, -1 for none, and that of the updates by rows."""
     count = extent(r.over)
     temps = (

@@ -23,7 +23,7 @@ from litz.kernel.lanes import filled
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.neighbours import unordered
 from litz.kernel.lanes.pieces import pieces
-from litz.kernel.lanes.recipe import LanePlan
+from litz.kernel.lanes.recipe import Fetch, LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
@@ -455,11 +455,18 @@ class TreeBuilder(Placer):
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
         if not self.made.cuts:
-            nest.scope.body.extend(tree.Ask(f) for f in self.made.fetches)
+            nest.scope.body.extend([self.ask(f, nest.scope) for f in self.made.fetches])
             self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
         nest.close()
         return self.kernel
+
+    def ask(self, f: Fetch, scope: Scope) -> tree.Ask:
+        if f.picked is None:
+            return tree.Ask(f)
+        later = substitute(f.picked, {f.over: min_(f.over + 1, extent(f.over) - 1)})
+        self.analyse([later])
+        return tree.Ask(f, self.place(later, scope))
 
     def parallel_loops(self, nest: Nest) -> None:
         """Enter the loops over the parallel dims."""

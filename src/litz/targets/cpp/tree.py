@@ -88,9 +88,10 @@ class Put(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Ask(Stmt):
-    """Ask for memory that is soon needed."""
+    """Ask for memory that is soon needed.  picked: the number of the next row."""
 
     fetch: Fetch
+    picked: Ref | None = None
 
 
 @dataclass(slots=True, eq=False)
