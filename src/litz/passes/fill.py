@@ -43,9 +43,9 @@ class FillUnderUpdates:
                 nodes[at], n = None, replace(n, stores=tuple(stores), origins=origins)
             for b in (*n.read_buffers(), *n.write_buffers()):
                 filled.pop(program.root(b), None)
-            fill = self._fill(program, n)
-            if fill is not None:
-                filled[n.write_buffers()[0]] = len(nodes), fill
+            made = self._fill(program, n)
+            if made is not None:
+                filled[n.write_buffers()[0]] = len(nodes), made
             nodes.append(n)
         left = tuple(n for n in nodes if n is not None)
         return program if len(left) == len(nodes) else replace(program, nodes=left)
@@ -56,7 +56,8 @@ class FillUnderUpdates:
         """The filled buffer that a nest only updates, at places that data gives."""
         if not isinstance(n, Loops):
             return None
-        touched = [program.root(x.buffer) for x in (*n.stores, *n.reads())]
+        touched = [program.root(s.buffer) for s in n.stores]
+        touched += [program.root(x.buffer) for x in n.reads()]
         for s in n.stores:
             if s.buffer in filled and s.updates and s.indirect and touched.count(s.buffer) == 1:
                 return s.buffer

@@ -79,8 +79,9 @@ class LanePlan:
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes; ``sorted``: updates of rows in
-    the order of these, ``block`` vectors of a row at once; ``attention``: its skeleton, in blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
-    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
+    the order of these, ``block`` vectors of a row at once; ``attention``: its skeleton, in blocks
+    of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has products
+    ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
     ``gradient``: likewise, in blocks of ``block`` rows and of what they meet, all of it copied.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
