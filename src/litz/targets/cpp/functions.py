@@ -7,12 +7,12 @@ from litz.kernel.lanes.choose import STACK
 from litz.kernel.lanes.recipe import STREAM, STREAM_THREADS
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.printer import Printer
+from litz.targets.cpp.sum_printer import SumPrinter
 from litz.targets.cpp.tree import Array, Kernel, Split
 from litz.targets.cpp.values import Speller, ctype
 
 
-class FunctionPrinter(Printer):
+class FunctionPrinter(SumPrinter):
     """Prints the functions of one kernel."""
 
     def functions(self) -> None:

@@ -19,18 +19,18 @@ from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import I32, I64, DType
 from litz.ir.scans import carried, first_points
-from litz.kernel.lanes import filled
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.neighbours import unordered
 from litz.kernel.lanes.pieces import pieces
-from litz.kernel.lanes.recipe import Fetch, LanePlan
+from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
 from litz.targets.cpp import scans, sorts, tree
+from litz.targets.cpp.rows import asks, fills, position
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
-from litz.targets.cpp.values import DIALECT, literal
+from litz.targets.cpp.values import DIALECT
 
 
 @dataclass(slots=True)
@@ -455,18 +455,11 @@ class TreeBuilder(Placer):
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
         if not self.made.cuts:
-            nest.scope.body.extend([self.ask(f, nest.scope) for f in self.made.fetches])
+            nest.scope.body.extend([asks(self, f, nest.scope) for f in self.made.fetches])
             self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
         nest.close()
         return self.kernel
-
-    def ask(self, f: Fetch, scope: Scope) -> tree.Ask:
-        if f.picked is None:
-            return tree.Ask(f)
-        later = substitute(f.picked, {f.over: min_(f.over + 1, extent(f.over) - 1)})
-        self.analyse([later])
-        return tree.Ask(f, self.place(later, scope))
 
     def parallel_loops(self, nest: Nest) -> None:
         """Enter the loops over the parallel dims."""
@@ -474,9 +467,7 @@ class TreeBuilder(Placer):
         for v in space.units:
             if v is not lane:
                 nest.enter(partial(tree.For, v, extent(v), part=True), v)
-        row = filled.row_of(self.stores[0], space) if len(self.stores) == 1 else None
-        if row is not None:
-            nest.scope.body.append(self.fill(self.stores[0], row))
+        nest.scope.body.extend(fills(self.stores, space, self.lanes))
         if lane is not None and lane in space.units:
             nest.enter(partial(tree.Range, lane, extent(lane)))
         for v in space.serial:
@@ -486,15 +477,6 @@ class TreeBuilder(Placer):
             self.in_pieces(nest.scope, lane)
         elif lane is not None and lane in (*space.units, *space.serial):
             self.lane_loop(nest, lane, lane in space.units)
-
-    def fill(self, s: Store, row: Expr) -> Stmt:
-        """Fill a unit's row."""
-        assert s.fill is not None
-        place, start = var("w_", row), filled.start_of(s, self.space.units)
-        assert start is not None
-        value = tree.Ref(literal(s.fill.value), s.value.dtype)
-        put = tree.Put(Store(s.buffer, start + place, s.fill.value), value)
-        return tree.Lanes(place, row, [put], exact=self.exact(place))
 
     def in_pieces(self, scope: Scope, lane: Expr) -> None:
         """The loop along the lane, cut: each piece is a loop with vectors of its own."""
@@ -587,11 +569,3 @@ class TreeBuilder(Placer):
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
         return tree.Put(s, value, indirect, mask, s in self.streamed)
-
-
-def position(r: Reduce) -> Expr:
-    pos: Expr | None = None
-    for v in r.axes:
-        pos = v if pos is None else pos * extent(v) + v
-    assert pos is not None
-    return pos
