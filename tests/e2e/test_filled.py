@@ -101,7 +101,7 @@ def test_places_within_rows(dtype: torch.dtype) -> None:
 
 def test_largest_of_what_is_filled() -> None:
     def largest(i: Tensor, x: Tensor) -> Tensor:
-        return torch.full((ROWS, COLUMNS), -1.0).index_reduce(0, i, x, "amax")
+        return x.new_full((ROWS, COLUMNS), -1.0).index_reduce(0, i, x, "amax")
 
     torch._dynamo.reset()
     i, x = torch.randint(ROWS, (500,)), values(500, torch.float32)
