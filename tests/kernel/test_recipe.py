@@ -412,20 +412,22 @@ def test_updates_of_rows_that_data_picks(columns: int, sorted_by_rows: bool, wid
 def test_rows_are_filled_just_before_data_says_where_they_are_updated() -> None:
     """Where they stay in the cache; others are filled by themselves."""
 
-    def forms(row: int) -> list[bool]:
+    def forms(row: int, width: int = 8) -> list[bool]:
         x, y, s = var("x0", ROWS), var("x1", row), symbol("t0", 0, row - 1)
         data = body.op("check_index", body.load(I64, "b1", x * row + y), body.const(I64, row))
         value = body.load(F32, "b0", x * row + y)
         fill = Fill(body.const(F32, 0.0), ROWS * row)
         store = Store("b2", x * row + s, value, "add", ((s, data),), fill=fill)
         params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
-        recipe = lanes.choose(KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), 8)
+        recipe = lanes.choose(
+            KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), width
+        )
         verify(recipe)
         assert parse_recipe(recipe.text) == recipe
         return [k.plan.stores[0].fill is not None for k in recipe.kernels]
 
     assert forms(2048) == [True]
-    assert forms(LONG) == [False, False]
+    assert forms(LONG) == forms(2048, 16) == [False, False]
 
 
 def test_the_next_row_that_data_picks_is_fetched() -> None:

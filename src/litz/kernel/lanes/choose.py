@@ -79,7 +79,9 @@ def _filled(plan: KernelPlan, space: Space, lanes: int) -> LaneRecipe:
     if rows is not None:
         (first, rest), temps = filled.sorting(plan, rows)
         return LaneRecipe(plan, (*choose(first, lanes).kernels, _sorted(rest, rows, lanes)), temps)
-    if len(plan.stores) == 1 and filled.row_of(plan.stores[0], space) is not None:
+    # Vectors of whole lines fill all of it past the caches in less time than row by row.
+    part = lanes * plan.stores[0].value.dtype.bytes < LINE
+    if part and len(plan.stores) == 1 and filled.row_of(plan.stores[0], space) is not None:
         return LaneRecipe(plan, (in_lanes(plan, space, lanes),))
     parts = [choose(p, lanes) for p in filled.apart(plan)]
     temps = tuple(t for p in parts for t in p.temporaries)
