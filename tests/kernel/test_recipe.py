@@ -10,7 +10,7 @@ import pytest
 from litz.errors import VerifyError
 from litz.index import Expr, const, symbol, var
 from litz.ir import body
-from litz.ir.body import Op, Store, walk
+from litz.ir.body import Fill, Op, Store, walk
 from litz.ir.dtype import BF16, F32, I64, DType
 from litz.ir.parse import ParseError
 from litz.kernel.blocks import choose as blocks
@@ -383,6 +383,68 @@ def test_next_rows_within_which_data_says_what_is_read_are_fetched() -> None:
     assert fetched(2048, 2048, True) == ["__builtin_prefetch(b1 + (2048*x0 + x1 + 2048), 1, 3);"]
     assert len(fetched(2048, 512)) == 4
     assert [len(fetched(*c)) for c in ((100, 2048), (2048, 100), (100_000, 100_000))] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sorted_by_rows", "wide"),
+    [(100, False, False), (160, True, False), (1024, True, True)],
+)
+def test_updates_of_rows_that_data_picks(columns: int, sorted_by_rows: bool, wide: bool) -> None:
+    """In the order of the rows where these are long; threads divide each if it is wide."""
+    x, y, s = var("x0", LONG), var("x1", columns), symbol("t0", 0, ROWS - 1)
+    data = body.op("check_index", body.load(I64, "b1", x), body.const(I64, ROWS))
+    fill = Fill(body.const(F32, 0.0), ROWS * columns)
+    value = body.load(F32, "b0", x * columns + y)
+    store = Store("b2", s * columns + y, value, "add", ((s, data),), fill=fill)
+    params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
+    recipe = lanes.choose(KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), 8)
+    verify(recipe)
+    assert parse_recipe(recipe.text) == recipe
+    last = recipe.kernels[-1]
+    assert (last.form == "sorted", y in last.space.units and sorted_by_rows) == (
+        sorted_by_rows,
+        wide,
+    )
+    with pytest.raises(VerifyError):
+        verify(replace(recipe, kernels=(*recipe.kernels[:-1], replace(last, form="columns"))))
+
+
+def test_rows_are_filled_just_before_data_says_where_they_are_updated() -> None:
+    """Where they stay in the cache; others are filled by themselves."""
+
+    def forms(row: int, width: int = 8) -> list[bool]:
+        x, y, s = var("x0", ROWS), var("x1", row), symbol("t0", 0, row - 1)
+        data = body.op("check_index", body.load(I64, "b1", x * row + y), body.const(I64, row))
+        value = body.load(F32, "b0", x * row + y)
+        fill = Fill(body.const(F32, 0.0), ROWS * row)
+        store = Store("b2", x * row + s, value, "add", ((s, data),), fill=fill)
+        params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
+        recipe = lanes.choose(
+            KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), width
+        )
+        verify(recipe)
+        assert parse_recipe(recipe.text) == recipe
+        return [k.plan.stores[0].fill is not None for k in recipe.kernels]
+
+    assert forms(2048) == [True]
+    assert forms(LONG) == forms(2048, 16) == [False, False]
+
+
+def test_the_next_row_that_data_picks_is_fetched() -> None:
+    """Of large tables, and of rows that are not short."""
+
+    def fetched(rows: int, columns: int) -> int:
+        x, y, s = var("x0", LONG), var("x1", columns), symbol("t0", 0, rows - 1)
+        data = body.op("check_index", body.load(I64, "b1", x), body.const(I64, rows))
+        value = body.load(F32, "b0", s * columns + y, ((s, data),))
+        params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
+        store = Store("b2", x * columns + y, value)
+        recipe = lanes.choose(KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), 8)
+        verify(recipe)
+        assert parse_recipe(recipe.text) == recipe
+        return render(recipe, "k").count("prefetch")
+
+    assert [fetched(*c) for c in ((ROWS, 4096), (ROWS, 32), (64, 1024))] == [1, 0, 0]
 
 
 def test_broken_recipes_of_loops() -> None:

@@ -376,10 +376,18 @@ def scans(roots: Iterable[Node]) -> tuple[Scan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """What all of a buffer, ``size`` elements, is made before the first update of it."""
+
+    value: Const
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """``buffer[index] = value`` (or an atomic update, by ``mode``), once per iteration.
 
-    mask: store only where it holds (None: always).
+    mask: store only where it holds (None: always).  fill: of an update that finds nothing there.
     """
 
     buffer: str
@@ -388,6 +396,12 @@ class Store:
     mode: StoreMode = "set"
     indirect: tuple[tuple[Expr, Node], ...] = ()
     mask: Node | None = None
+    fill: Fill | None = None
+
+    @property
+    def updates(self) -> bool:
+        """Whether it reads what it replaces."""
+        return self.mode != "set" and self.fill is None
 
     def roots(self) -> tuple[Node, ...]:
         """The nodes that this store evaluates."""
@@ -515,6 +529,7 @@ class Rewriter:
             s.mode,
             self.bound(s.indirect),
             None if s.mask is None else self(s.mask),
+            s.fill,
         )
 
 
@@ -633,7 +648,9 @@ class Namer:
     def store(self, s: Store) -> str:
         mode = "" if s.mode == "set" else f"{s.mode} "
         mask = "" if s.mask is None else f" if {self(s.mask)}"
-        return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
+        fill = "" if s.fill is None else f" upon {s.fill.size} of {self(s.fill.value)}"
+        place = self.access(s.buffer, s.index, s.indirect)
+        return f"store {mode}{place} = {self(s.value)}{mask}{fill}"
 
 
 def function_text(combine: tuple[Node, ...]) -> str:

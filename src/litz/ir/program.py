@@ -137,7 +137,7 @@ class Nest:
         if self.read is None:
             names = {n.buffer: None for n in self.reads()}
             for s in self.stores:  # an update reads what it updates
-                if s.mode != "set":
+                if s.updates:
                     names[s.buffer] = None
             return noted_reads(self, names)
         return self.read

@@ -213,7 +213,7 @@ class _Checker:
 
     def effects(self, n: Nest, reads: Iterable[str], runs: bool) -> None:
         written = {s.buffer: None for s in n.stores}
-        updated = {s.buffer for s in n.stores if s.mode != "set"}
+        updated = {s.buffer for s in n.stores if s.updates}
         for name in (*reads, *(b for b in written if b in updated)):
             if name not in self.defined and name not in written:
                 self.fail("defined", f"{n.name} reads {name} before anything writes it")
@@ -276,6 +276,8 @@ class _Checker:
             self.fail("output", f"{n.name} stores to {b.name}, which is of kind {b.kind!r}", s)
         if b.kind in ("extern", "fresh") and b.name not in self.defined:
             self.fail("output", f"{n.name} stores to {b.name} before an extern returns it", s)
+        if s.fill is not None and (s.mode == "set" or s.fill.size != _elements(b)):
+            self.fail("output", f"{n.name} fills {b.name}, of another size or for no update", s)
         if s.mask is not None and s.mask.dtype is not BOOL:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)
         bound = {sym for sym, _ in s.indirect}

@@ -218,7 +218,7 @@ def _canonical(
     if skeleton is not None:
         skeleton = replace(skeleton, slots=tuple(rw(n) for n in slots))
     written = {s.buffer for s in stores}
-    read = {n.buffer for n in loads} | {s.buffer for s in stores if s.mode != "set"}
+    read = {n.buffer for n in loads} | {s.buffer for s in stores if s.updates}
 
     def param(old: str, new: str) -> Param:
         b = buffers[old]

@@ -179,3 +179,23 @@ def by_loops(
 def loaded(nodes: Sequence[Node]) -> set[str]:
     """The buffers that ``nodes`` read."""
     return {n.buffer for n in loads(nodes)}
+
+
+def guarded(nodes: Sequence[Node]) -> dict[Node, set[Expr]]:
+    """What reads within masked regions alone, which stay around it, and their variables.
+
+    nodes: in the order of ``walk``.
+    """
+    taken = {a for n in nodes for a in n.args}
+    outside = unconditional(n for n in nodes if n not in taken)
+    reads: dict[Node, bool] = {}
+    for n in nodes:
+        own = is_guarded_kind(n) or any(reads[a] for a in n.args)
+        reads[n] = own and n not in outside
+    held: dict[Node, set[Expr]] = {}
+    for n in reversed(nodes):
+        for i, a in enumerate(n.args):
+            own = isinstance(n, Masked) and i == 1
+            if reads[a] and (own or n in held):
+                held.setdefault(a, set()).update(held.get(n, ()), n.vars if own else ())
+    return held

@@ -75,7 +75,7 @@ def phase(
     lane: Expr | None,
 ) -> KernelPlan:
     """A plan for some of a kernel's stores, with the parameters that they need."""
-    read = loaded(roots(stores)) | {s.buffer for s in stores if s.mode != "set"}
+    read = loaded(roots(stores)) | {s.buffer for s in stores if s.updates}
     written = {s.buffer for s in stores}
     params = []
     for p in (*plan.params, *(Param(t.name, t.dtype, "in") for t in temps)):

@@ -21,6 +21,7 @@ from litz.passes.communicate import CommunicateInPlace
 from litz.passes.convolve import TakeConvolutions
 from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
+from litz.passes.fill import FillUnderUpdates
 from litz.passes.flash import TakeAttention
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
@@ -79,7 +80,7 @@ def pipeline(
     templates = Behind(rivals, behind) if rivals else None
     taken = TakeTemplates(known, epilogues=epilogues, convolutions=convolutions, rivals=templates)
     attention = FindAttention(known), TakeAttention(known, templates)
-    return Pipeline((*attention, taken, *behind, ReduceByRows(blocks)))
+    return Pipeline((*attention, taken, *behind, ReduceByRows(blocks), FillUnderUpdates(blocks)))
 
 
 def run_passes(

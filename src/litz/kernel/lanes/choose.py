@@ -10,7 +10,7 @@ from litz.index import Expr, Var, coefficient, const, divides, product, size_hin
 from litz.ir.body import Const, Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn
+from litz.kernel.lanes import attention, filled, nests, phases, pieces, regroup, stored, turn
 from litz.kernel.lanes.access import Move, move, turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
@@ -60,6 +60,8 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
+    if any(s.fill is not None for s in plan.stores):
+        return _filled(prepared, space, lanes)
     several = regroup.divide(plan) or phases.divide(prepared, space, lanes) or _scans(plan, space)
     several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
@@ -69,6 +71,38 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
             return LaneRecipe(plan, (in_lanes(*within, lanes),))
     kernels = tuple(in_lanes(*inside(*prepare(p), lanes), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps)
+
+
+def _filled(plan: KernelPlan, space: Space, lanes: int) -> LaneRecipe:
+    """A plan that fills what it updates."""
+    rows = filled.rows_of(plan)
+    if rows is not None:
+        (first, rest), temps = filled.sorting(plan, rows)
+        return LaneRecipe(plan, (*choose(first, lanes).kernels, _sorted(rest, rows, lanes)), temps)
+    # Vectors of whole lines fill all of it past the caches in less time than row by row.
+    part = lanes * plan.stores[0].value.dtype.bytes < LINE
+    if part and len(plan.stores) == 1 and filled.row_of(plan.stores[0], space) is not None:
+        return LaneRecipe(plan, (in_lanes(plan, space, lanes),))
+    parts = [choose(p, lanes) for p in filled.apart(plan)]
+    temps = tuple(t for p in parts for t in p.temporaries)
+    return LaneRecipe(plan, tuple(k for p in parts for k in p.kernels), temps)
+
+
+def _sorted(plan: KernelPlan, rows: filled.Rows, lanes: int) -> LanePlan:
+    """Updates in the order of their rows: threads divide these, or each of them if it is wide."""
+    nodes = tuple(walk(roots(plan.stores)))
+    uses = Counter(n.name for n in nodes if isinstance(n, Op))
+    dims = rows.over, rows.lane
+    units = dims[1:] if filled.is_wide(rows) else ()
+    space = Space(units, dims[: 2 - len(units)], (), rows.lane)
+    assert rows.store.fill is not None
+    width = rows.store.value.dtype.bytes
+    work = _work(plan, space, uses, sum(isinstance(n, Load) for n in nodes)) + rows.store.fill.size
+    block = (filled.stripe(width, lanes),)
+    past = const(rows.store.fill.size * width)
+    return LanePlan(
+        plan, space, "sorted", lanes, work, block, streamed=(0,), past=past, called=_called(uses)
+    )
 
 
 def _scans(plan: KernelPlan, space: Space) -> Phases | None:

@@ -5,6 +5,8 @@ that follow it.  While a loop walks along one row, it asks for the next in order
 
 Several short rows at once: each is over before a machine takes it for a stream.
 
+Rows that data picks: no machine guesses which comes next.
+
 What each lane changes at a place of its own: the numbers of the places are in memory long before.
 
 Streams beside arithmetic: a machine that fetches by itself stops at the end of a page, and while it
@@ -21,7 +23,7 @@ from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.lanes.reuse import COSTLY
 from litz.kernel.lanes.space import Space
-from litz.kernel.nodes import extent, int_value, roots
+from litz.kernel.nodes import extent, guarded, int_value, roots
 
 ROW = 1 << 11, 1 << 16  # bytes of a row, at least and at most, of which the next is fetched
 LINE = 64  # bytes that memory hands out at once
@@ -35,6 +37,7 @@ PLAIN = frozenset(("check_index", "cast", "where", "lt", "add"))  # that make pl
 AHEAD = 1 << 11  # bytes from what is read of a stream to what is fetched
 LONG = 1 << 14  # bytes along the lane of a stream
 STREAMS = 4  # at most
+PICKED = 1 << 8  # bytes of a row that data picks: one of less is over before the next comes
 
 
 def fetches(
@@ -50,7 +53,33 @@ def fetches(
         return ()
     # Serial dims run within those that threads divide.
     found = _of_rows(stores, lane, around[-1], lanes) if around else ()
+    found = found or (_of_picked(stores, lane, around[-1]) if around else ())
     return found or _of_places(stores, lane) or _of_streams(stores, streamed, lane)
+
+
+def _of_picked(stores: Sequence[Store], lane: Expr, across: Expr) -> tuple[Fetch, ...]:
+    """Of rows of large tables, one picked by data for each iteration across."""
+    nodes = list(walk(roots(stores)))
+    hidden, found = guarded(nodes), dict[Fetch, None]()
+    for n in nodes:
+        if not isinstance(n, Load) or len(n.indirect) != 1 or n in hidden:
+            continue
+        ((data, value),) = n.indirect
+        step, width = coefficient(n.index, data), n.dtype.bytes
+        plain = all(isinstance(x, Load | Const) or _is_plain(x) for x in walk((value,)))
+        if step is None or not step.is_const or data.hi is None or not plain:
+            continue
+        row = across in value.vars and lane not in value.vars
+        large = (data.hi + 1) * abs(int_value(step)) * width >= LARGE
+        long = size_hint(extent(lane), 0) * width >= PICKED
+        if row and large and long and coefficient(n.index, lane) is const(1):
+            at = substitute(n.index, {data: const(0)})
+            found[Fetch(n.buffer, at, step=step, picked=value, over=across)] = None
+    return tuple(found) if len(found) <= STREAMS else ()
+
+
+def _is_plain(n: Node) -> bool:
+    return isinstance(n, Op) and n.name in PLAIN
 
 
 def _of_places(stores: Sequence[Store], lane: Expr) -> tuple[Fetch, ...]:
@@ -75,7 +104,7 @@ def _number(value: Node, lane: Expr) -> Load | None:
     """The whole numbers that are read for each lane, one behind the other, to tell a place."""
     nodes = [n for n in walk((value,)) if not isinstance(n, Const)]
     loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
-    plain = sum(isinstance(n, Op) and n.name in PLAIN for n in nodes) == len(nodes) - 1
+    plain = sum(map(_is_plain, nodes)) == len(nodes) - 1
     there = plain and len(loads) == 1 and coefficient(loads[0].index, lane) is const(1)
     return loads[0] if there and not loads[0].dtype.is_float else None
 

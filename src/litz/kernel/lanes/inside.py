@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Expr, product, size_hint
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, walk
+from litz.ir.body import Load, Node, Op, Reduce, Scan, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes import pieces
 from litz.kernel.lanes.access import access
 from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.reuse import COSTLY, SCATTERED
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, is_guarded_kind, over_all, roots, unconditional
+from litz.kernel.nodes import extent, guarded, over_all, roots
 from litz.kernel.plan import Dim, KernelPlan
 
 PART = 5  # of a point's work: less is not worth another order of the loops
@@ -91,26 +91,6 @@ def _own(nodes: Sequence[Node], units: Sequence[Expr]) -> dict[Node, set[Expr]]:
     """The dims within whose loops each node is computed."""
     held = guarded(nodes)
     return {n: {v for v in units if v in n.vars or v in held.get(n, ())} for n in nodes}
-
-
-def guarded(nodes: Sequence[Node]) -> dict[Node, set[Expr]]:
-    """What reads within masked regions alone, which stay around it, and their variables.
-
-    nodes: in the order of ``walk``.
-    """
-    taken = {a for n in nodes for a in n.args}
-    outside = unconditional(n for n in nodes if n not in taken)
-    reads: dict[Node, bool] = {}
-    for n in nodes:
-        own = is_guarded_kind(n) or any(reads[a] for a in n.args)
-        reads[n] = own and n not in outside
-    held: dict[Node, set[Expr]] = {}
-    for n in reversed(nodes):
-        for i, a in enumerate(n.args):
-            own = isinstance(n, Masked) and i == 1
-            if reads[a] and (own or n in held):
-                held.setdefault(a, set()).update(held.get(n, ()), n.vars if own else ())
-    return held
 
 
 def _cost(n: Node, lane: Expr, lanes: int) -> int:

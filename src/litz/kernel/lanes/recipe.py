@@ -13,7 +13,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["rows", "columns", "tiles", "attention", "gradient"]
+Form = Literal["rows", "columns", "tiles", "sorted", "attention", "gradient"]
 STREAM = 1 << 23  # bytes of results, for each thread, that go past the caches
 STREAM_THREADS = 4  # threads that count so: more share what the memory moves
 
@@ -56,6 +56,8 @@ class Fetch:
 
     data: integers, if any: of those from ``at`` on, ``left`` in all, each lane's next one times
     ``step`` is added, and ``apart`` for each lane before.
+    picked: what says which row is read, of rows ``step`` apart: the next one along ``over`` is
+    fetched.
     """
 
     buffer: str
@@ -66,6 +68,8 @@ class Fetch:
     step: Expr = const(0)
     apart: Expr = const(0)
     left: Expr = const(0)
+    picked: Node | None = None
+    over: Expr = const(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,10 @@ class LanePlan:
 
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
-    transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
-    blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
-    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
+    transposed in registers, in blocks of ``block`` rows and lanes; ``sorted``: updates of rows in
+    the order of these, ``block`` vectors of a row at once; ``attention``: its skeleton, in blocks
+    of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has products
+    ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
     ``gradient``: likewise, in blocks of ``block`` rows and of what they meet, all of it copied.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.

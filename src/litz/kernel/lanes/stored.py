@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Scan, Store, load, replaced, walk
-from litz.kernel.lanes.inside import guarded
 from litz.kernel.lanes.reuse import COSTLY, cost
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, roots
+from litz.kernel.nodes import extent, guarded, roots
 from litz.kernel.phases import Phases, Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan
 

@@ -20,7 +20,8 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
 from litz.kernel.phases import linear
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Level, TreeBuilder, position
+from litz.targets.cpp.loops import Level, TreeBuilder
+from litz.targets.cpp.rows import position
 from litz.targets.cpp.scans import begins
 from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt

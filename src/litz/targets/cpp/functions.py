@@ -7,12 +7,12 @@ from litz.kernel.lanes.choose import STACK
 from litz.kernel.lanes.recipe import STREAM, STREAM_THREADS
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.printer import Printer
+from litz.targets.cpp.sum_printer import SumPrinter
 from litz.targets.cpp.tree import Array, Kernel, Split
 from litz.targets.cpp.values import Speller, ctype
 
 
-class FunctionPrinter(Printer):
+class FunctionPrinter(SumPrinter):
     """Prints the functions of one kernel."""
 
     def functions(self) -> None:
@@ -127,7 +127,11 @@ class FunctionPrinter(Printer):
     def entry(self, linkage: str, grain: int) -> None:
         k = self.kernel
         self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
-        self.sizes(k.plan)
+        if k.before:
+            self.arguments(k.plan)
+            self.line(k.before)
+        else:
+            self.sizes(k.plan)
         work = self.expr(k.work if k.work is not None else const(0))
         if k.split is not None:
             cells = f"{len(k.split.slots)} * ({self.expr(k.split.points)})"

@@ -27,6 +27,7 @@ from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
 from litz.targets.cpp import scans, sorts, tree
+from litz.targets.cpp.rows import asks, fills, position
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -454,7 +455,7 @@ class TreeBuilder(Placer):
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
         if not self.made.cuts:
-            nest.scope.body.extend(tree.Ask(f) for f in self.made.fetches)
+            nest.scope.body.extend([asks(self, f, nest.scope) for f in self.made.fetches])
             self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
         nest.close()
@@ -466,6 +467,7 @@ class TreeBuilder(Placer):
         for v in space.units:
             if v is not lane:
                 nest.enter(partial(tree.For, v, extent(v), part=True), v)
+        nest.scope.body.extend(fills(self.stores, space, self.lanes))
         if lane is not None and lane in space.units:
             nest.enter(partial(tree.Range, lane, extent(lane)))
         for v in space.serial:
@@ -567,11 +569,3 @@ class TreeBuilder(Placer):
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
         return tree.Put(s, value, indirect, mask, s in self.streamed)
-
-
-def position(r: Reduce) -> Expr:
-    pos: Expr | None = None
-    for v in r.axes:
-        pos = v if pos is None else pos * extent(v) + v
-    assert pos is not None
-    return pos

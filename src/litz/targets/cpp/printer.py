@@ -74,6 +74,8 @@ class Printer:
         f = s.fetch
         how = "1, 3" if f.written else "0, 2"
         at = f"{f.buffer} + ({spell.index(f.index)})"
+        if s.picked is not None:
+            at += f" + {spell.index(f.step)} * {s.picked.text}"
         if f.data:
             places = f"{f.data} + ({spell.index(f.at)})"
             given = ", ".join((at, places, *map(spell.index, (f.step, f.apart, f.left))))

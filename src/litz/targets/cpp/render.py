@@ -10,7 +10,7 @@ from litz.ir.scans import widened
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import attention, columns, gradient, split, tiles
+from litz.targets.cpp import attention, columns, gradient, split, sums, tiles
 from litz.targets.cpp.functions import print_kernel
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.tree import Kernel
@@ -29,6 +29,7 @@ def build(made: LanePlan, name: str) -> Kernel:
         "rows": TreeBuilder,
         "columns": columns.ColumnBuilder,
         "tiles": tiles.TileBuilder,
+        "sorted": sums.SumBuilder,
     }
     return builders[made.form](made, name).build()
 
@@ -71,6 +72,7 @@ _BY_NAME = (
     ("litz::block_", "litz/attention.h"),
     ("litz::turn_", "litz/tiles.h"),
     ("litz::scan_", "litz/scan.h"),
+    ("litz::sort_places(", "litz/places.h"),
     ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
     ("log_add_exp(", "litz/logsum.h"),

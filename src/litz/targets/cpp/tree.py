@@ -9,7 +9,7 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr, const
-from litz.ir.body import Node, Scan, Store
+from litz.ir.body import Load, Node, Scan, Store
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.lanes.access import Move
@@ -88,9 +88,10 @@ class Put(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Ask(Stmt):
-    """Ask for memory that is soon needed."""
+    """Ask for memory that is soon needed.  picked: the number of the next row."""
 
     fetch: Fetch
+    picked: Ref | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -217,6 +218,28 @@ class Lanes(Stmt):
     between: tuple[str, str] | None = None
     ahead: Expr | None = None
     head: Store | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sums(Stmt):
+    """A row of ``put``'s buffer along ``var``, ``count`` vectors at once: a loop over its updates.
+
+    over: the variable that each update has, whose numbers lie in ``order`` from ``first_`` to
+    ``last_``.  once: what one update computes once; body: what it computes of each vector, and
+    ``value``, of these.  ahead: what the next row's first update reads.
+    """
+
+    var: Expr
+    stop: Expr
+    over: Expr
+    order: str
+    once: list[Stmt]
+    body: list[Stmt]
+    value: Ref
+    put: Put
+    count: int
+    ahead: tuple[Load, ...] = ()
+    between: tuple[str, str] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -349,6 +372,7 @@ class Kernel:
     work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
     past: bytes of what goes past the caches where threads write enough each; 0: where they do not.
+    before: what one thread does before all others, given the arguments.
     """
 
     plan: KernelPlan
@@ -364,6 +388,7 @@ class Kernel:
     split: Split | None = None
     called: tuple[str, ...] = ()
     past: Expr = const(0)
+    before: str = ""
 
 
 @dataclass(frozen=True, slots=True)

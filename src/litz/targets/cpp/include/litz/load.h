@@ -262,16 +262,28 @@ template <class T, int N> LITZ_FN T hmin(Vec<T, N> v) {
   else return detail::horizontal<true>(v, [](auto a, auto b) LITZ_LAMBDA { return minimum(a, b); });
 }
 #if !LITZ_KMASK
-template <int N> LITZ_FN bool hany(Vec<bool, N> m) {
-  return detail::horizontal(m.m, [](auto a, auto b) LITZ_LAMBDA { return or_(a, b); }) != 0;
-}
-template <int N> LITZ_FN bool hall(Vec<bool, N> m) { return !hany(!m); }
-template <int N> LITZ_FN int count(Vec<bool, N> m) { return -hsum(m.m); }
 template <int N> LITZ_FN unsigned mask_bits(Vec<bool, N> m) {
+#if LITZ_GNU_X86 && defined(__AVX__)
+  if constexpr (form<i32, N> == LEAF && N == 8)
+    return (unsigned)__builtin_ia32_movmskps256((hw::reg<float, N>)m.m.v);
+  else if constexpr (form<i32, N> == LEAF && N == 4)
+    return (unsigned)__builtin_ia32_movmskps((hw::reg<float, N>)m.m.v);
+  else if constexpr (form<i32, N> == SPLIT)
+    return mask_bits(Vec<bool, N / 2>::of(m.m.lo)) | mask_bits(Vec<bool, N / 2>::of(m.m.hi)) << N / 2;
+#endif
   unsigned r = 0;
   for (int i = 0; i < N; i++) r |= (unsigned)m[i] << i;
   return r;
 }
+template <int N> LITZ_FN bool hany(Vec<bool, N> m) {
+#if LITZ_GNU_X86 && defined(__AVX__)
+  if constexpr (form<i32, N> == SPLIT) return hany(Vec<bool, N / 2>::of(m.m.lo | m.m.hi));
+  else if constexpr (form<i32, N> == LEAF && (N == 8 || N == 4)) return mask_bits(m) != 0;
+#endif
+  return detail::horizontal(m.m, [](auto a, auto b) LITZ_LAMBDA { return or_(a, b); }) != 0;
+}
+template <int N> LITZ_FN bool hall(Vec<bool, N> m) { return !hany(!m); }
+template <int N> LITZ_FN int count(Vec<bool, N> m) { return -hsum(m.m); }
 #endif
 LITZ_FN bool hany(bool m) { return m; }
 LITZ_FN bool hall(bool m) { return m; }

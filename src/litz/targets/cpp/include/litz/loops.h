@@ -259,8 +259,21 @@ LITZ_FN i64 check_index(i64 i, i64 size, int& bad) {
   bad = 1;
   return 0;
 }
+// Without registers for masks those of 64 bits take long to become masks of lanes.
+#if LITZ_GNU_X86 && defined(__AVX2__) && !LITZ_KMASK
+namespace detail {
+template <int N> LITZ_FN bool any_negative(Vec<i64, N> v) {
+  if constexpr (form<i64, N> == SPLIT) return any_negative(v.lo | v.hi);
+  else if constexpr (N == 4) return __builtin_ia32_movmskpd256((hw::reg<double, N>)v.v);
+  else return hany(v < Vec<i64, N>(0));
+}
+}  // namespace detail
+#endif
 template <int N>
 LITZ_FN Vec<i64, N> check_index(Vec<i64, N> i, Vec<i64, N> size, Vec<bool, N> m, int& bad) {
+#if LITZ_GNU_X86 && defined(__AVX2__) && !LITZ_KMASK
+  if (LITZ_LIKELY(!detail::any_negative(i | (size - Vec<i64, N>(1) - i)))) return i;
+#endif
   const Vec<bool, N> out = bitcast<u64>(i) >= bitcast<u64>(size);  // as u64, negative ones are large
   if (LITZ_LIKELY(!hany(out))) return i;
   if (hany(out & m)) bad = 1;

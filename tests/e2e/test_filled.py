@@ -1,0 +1,108 @@
+"""Updates of what a constant has just filled: one kernel does both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from litz.passes.fill import LARGE
+
+ROWS, COLUMNS = 300, 1031  # no whole vectors
+assert 4 * ROWS * COLUMNS > LARGE
+
+
+def near(got: Tensor, fn: Callable[..., Tensor], *args: Tensor) -> None:
+    """As near float64 as eager mode, and what is not finite at the same places."""
+    want = fn(*args).double()
+    truth = fn(*(a.double() if a.is_floating_point() else a for a in args)).double()
+    odd = ~want.isfinite()
+    assert torch.equal(got.double()[odd].nan_to_num(7), want[odd].nan_to_num(7))
+    mine, own = ((x.double() - truth)[~odd].norm() for x in (got, want))
+    assert mine <= 2 * own + 1e-12 * truth[~odd].norm()
+
+
+def added(i: Tensor, x: Tensor) -> Tensor:
+    return x.new_zeros(ROWS, COLUMNS).index_add(0, i, x)
+
+
+def values(count: int, dtype: torch.dtype) -> Tensor:
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 9, (count, COLUMNS), dtype=dtype)
+    x = torch.randn(count, COLUMNS).to(dtype)
+    x[0, :3] = torch.tensor([float("nan"), float("inf"), -0.0])
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("count", [1, 1000])
+def test_rows_that_data_picks(dtype: torch.dtype, count: int) -> None:
+    """Many to one row, and to some none."""
+    i = torch.randint(ROWS, (count,))
+    i[: count // 3] = 7
+    x = values(count, dtype)
+    torch._dynamo.reset()
+    near(torch.compile(added, backend="litz")(i, x), added, i, x)
+
+
+def test_any_number_of_threads_gives_the_same(request: pytest.FixtureRequest) -> None:
+    before = torch.get_num_threads()
+    request.addfinalizer(lambda: torch.set_num_threads(before))
+    torch._dynamo.reset()
+    i, x = torch.randint(ROWS, (2000,)), torch.randn(2000, COLUMNS)
+    call = torch.compile(added, backend="litz")
+    found = []
+    for n in (1, 2, 3):
+        torch.set_num_threads(n)
+        found.append(call(i, x))
+    assert all(torch.equal(f, found[0]) for f in found)
+
+
+@pytest.mark.parametrize("bad", [ROWS, -ROWS - 1, 1 << 40])
+def test_rows_that_are_not_there(bad: int) -> None:
+    i = torch.zeros(100, dtype=torch.int64)
+    i[17] = bad
+    with pytest.raises(Exception, match="index"):
+        torch.compile(added, backend="litz")(i, torch.randn(100, COLUMNS))
+
+
+@pytest.mark.parametrize("columns", [160, COLUMNS])
+@pytest.mark.parametrize("padding", [None, 5])
+def test_gradient_of_an_embedding(columns: int, padding: int | None) -> None:
+    """Threads divide short rows, or each of long ones; what is padding is left out."""
+    torch._dynamo.reset()
+    rows = LARGE // (4 * columns) + 1
+    i = torch.randint(rows, (7, 33))
+    i[0] = 5
+
+    def loss(i: Tensor, w: Tensor) -> Tensor:
+        return F.embedding(i, w, padding_idx=padding).square().mean()
+
+    def gradient(call: Callable[..., Tensor], w: Tensor) -> Tensor:
+        w = w.detach().requires_grad_()
+        return torch.autograd.grad(call(i, w), w)[0]
+
+    w = torch.randn(rows, columns)
+    near(gradient(torch.compile(loss, backend="litz"), w), lambda w: gradient(loss, w), w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_places_within_rows(dtype: torch.dtype) -> None:
+    def scattered(k: Tensor, x: Tensor) -> Tensor:
+        return torch.zeros_like(x).scatter_add(1, k, x)
+
+    torch._dynamo.reset()
+    x, k = values(ROWS, dtype), torch.randint(COLUMNS, (ROWS, COLUMNS))
+    near(torch.compile(scattered, backend="litz")(k, x), scattered, k, x)
+
+
+def test_largest_of_what_is_filled() -> None:
+    def largest(i: Tensor, x: Tensor) -> Tensor:
+        return x.new_full((ROWS, COLUMNS), -1.0).index_reduce(0, i, x, "amax")
+
+    torch._dynamo.reset()
+    i, x = torch.randint(ROWS, (500,)), values(500, torch.float32)
+    near(torch.compile(largest, backend="litz")(i, x), largest, i, x)
