@@ -124,6 +124,13 @@ def copies(size: int) -> list[Call]:
     return [lambda: out.copy_(x), own]
 
 
+def again(call: Call) -> float:
+    """Seconds of a call's second turn: the first finds the memory that results have recycled gone,
+    where what ran before had results of another size."""
+    call()
+    return timed(call, 1)
+
+
 def measure(name: str, size: int, threads: Sequence[int], rounds: int) -> list[Line]:
     """A line for each number of threads."""
     each = arithmetic(name, rounds)
@@ -141,7 +148,7 @@ def measure(name: str, size: int, threads: Sequence[int], rounds: int) -> list[L
         sides["eager"] = eager
         if by_hand is not None:
             sides["hand"] = by_hand
-        times = alternated(sides, lambda call: timed(call, 1), rounds)
+        times = alternated(sides, again, rounds)
         call = statistics.median(times["litz"])
         copy = min(statistics.median(times[k]) for k in ("first", "second"))
         faster, _ = beside(times["litz"], times["eager"])
