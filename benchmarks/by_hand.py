@@ -27,7 +27,10 @@ FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fopenmp")
 SHARED = ("-fPIC", "-shared")
 HEADERS = Path(litz.__file__).parent / "targets" / "cpp" / "include"
 
-FILES = {"sum_rows": "sums"}
+FILES = {
+    **dict.fromkeys(("sum_all", "sum_rows", "sum_columns"), "sums"),
+    **dict.fromkeys(("softmax", "softmax_columns", "layer_norm", "group_norm_silu"), "norms"),
+}
 """Which file has a case's loop."""
 
 WITHIN = 1e-4

@@ -172,7 +172,9 @@ class Cuts:
         lane, units = self.space.lane, self.space.units
         alone = len(self.reduces) == len(made.passes) == 1 and not made.passes[0].stores
         whole_rows = made.divided is None and units != () and not self.space.serial
-        if not alone or made.form != "rows" or not (whole_rows or made.divided is lane):
+        if lane is None or not alone or made.form != "rows":
+            return 1
+        if not whole_rows and made.divided is not lane:
             return 1
         (n,) = self.reduces
         once = n in made.reductions and not n.row.counts and not n.row.positional

@@ -203,17 +203,18 @@ class Printer:
             self.close()
             return
         for row in range(s.acc.rows):
-            value = converted(self.held(s.acc, row), s.acc.dtype, s.into.dtype)
+            value = self.held(s.acc, row, s.acc.folded and not s.into.folded)
+            value = converted(value, s.acc.dtype, s.into.dtype)
             into = f"{s.into.name}_{row}"
             self.line(f"{into} = {s.acc.row.cpp}({into}, {value});")
 
-    def held(self, acc: Acc, row: int = 0) -> str:
-        """What the copies (and folded lanes) of an accumulator hold together, of one row."""
+    def held(self, acc: Acc, row: int, folds: bool) -> str:
+        """What the copies (and lanes, if it folds them) of a row's accumulators hold together."""
         names = acc.names(row)
         while len(names) > 1:  # pairs, so that the chain of dependent operations is short
             pairs = zip(names[::2], names[1::2], strict=True)
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
-        return acc.row.cpp_fold.format(names[0]) if acc.folded else names[0]
+        return acc.row.cpp_fold.format(names[0]) if folds else names[0]
 
     def visit_finish(self, s: tree.Finish, _: Speller, row: int) -> None:
         acc = s.acc
@@ -232,7 +233,9 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        self.line(f"const auto {s.name} = {converted(self.held(acc, row), acc.dtype, s.dtype)};")
+        self.line(
+            f"const auto {s.name} = {converted(self.held(acc, row, acc.folded), acc.dtype, s.dtype)};"
+        )
 
     def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
@@ -334,7 +337,9 @@ class Printer:
     def visit_turns(self, s: tree.Turns, spell: Speller, copy: int) -> None:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
-        if spell.count is not None and not s.rows:  # it runs once at most: what is compiled once will do
+        if (
+            spell.count is not None and not s.rows
+        ):  # it runs once at most: what is compiled once will do
             end = f"{base}_b + {s.count * s.step}"
             self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
             self.block(s.body, spell)
