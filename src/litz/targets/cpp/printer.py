@@ -233,9 +233,8 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        self.line(
-            f"const auto {s.name} = {converted(self.held(acc, row, acc.folded), acc.dtype, s.dtype)};"
-        )
+        held = self.held(acc, row, acc.folded)
+        self.line(f"const auto {s.name} = {converted(held, acc.dtype, s.dtype)};")
 
     def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
