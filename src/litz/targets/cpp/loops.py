@@ -56,10 +56,8 @@ class DimRange:
 class TreeBuilder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
-    def __init__(self, made: LanePlan, name: str, rows: int = 1) -> None:
-        """rows: that run at once in the innermost loop over units."""
-        self.made, self.at_once = made, rows
-        self.innermost: Stmt | None = None
+    def __init__(self, made: LanePlan, name: str) -> None:
+        self.made = made
         self.space = space = made.space
         self.stores = made.plan.stores
         super().__init__(name, space.lane, made.lanes, self.stores)
@@ -220,8 +218,6 @@ class TreeBuilder(Placer):
         if home.guard is None and bodies is group:
             self.keep_values(scope, home)
             self.stores_along(group, scope)
-        for a in outer:
-            a.copies = a.rows = self.own_rows
         home.body.extend(tree.Clear(a) for a in outer)
         self.fetch_in(self.nests.get(group[0]))
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
@@ -404,8 +400,7 @@ class TreeBuilder(Placer):
         if dims and dims[0] not in self.space.reduced:  # each by itself, within a nest over its own
             return limit(dims, [self.most(v) for v in dims], [1] * len(dims)).most
         within = (x for x in self.made.limits if x.dims[-len(dims) :] == dims)
-        most = next((x.most[-len(dims) :] for x in within), ())
-        return most if self.at_once == 1 else [n // 2 for n in most]
+        return next((x.most[-len(dims) :] for x in within), ())
 
     def most(self, v: Expr) -> int | None:
         """The largest number of iterations over ``v``, where one is known."""
@@ -444,11 +439,8 @@ class TreeBuilder(Placer):
         stop = extent(v) if level.stop is None else level.stop
         if v is not self.lane:
             return tree.For(v, stop, body, level.start, level.step)
-        if self.at_once > 1:
-            body = [self.turns(body)]
-            copies //= 2  # vectors of a row: registers are for all of them
         for a in accs:
-            a.copies, a.rows = copies * self.at_once, self.own_rows
+            a.copies = copies
         exact = self.exact(v, copies)
         return tree.Lanes(v, stop, body, level.start, copies, exact, None, self.next_row, self.head)
 
@@ -465,32 +457,8 @@ class TreeBuilder(Placer):
             nest.scope.body.extend(tree.Ask(f) for f in self.made.fetches)
             self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
-        if self.at_once > 1:
-            self.end_rows(nest.scope.body)
-        elif self.made.rows > 1 and self.made.divided is None:
-            # It places the same nodes in the same order: what is outside has the same names.
-            other = TreeBuilder(self.made, self.kernel.name, self.made.rows)
-            other.build()
-            loop = nest.innermost
-            assert isinstance(loop, tree.For) and isinstance(other.innermost, tree.For)
-            loop.rows, loop.beside = self.made.rows, other.innermost.body
         nest.close()
-        self.innermost = nest.innermost
         return self.kernel
-
-    @property
-    def own_rows(self) -> int:
-        """How many results the rows that run at once have."""
-        return self.at_once
-
-    def turns(self, body: list[Stmt]) -> tree.Turns:
-        """What is done for each of the rows."""
-        return tree.Turns(self.space.units[-1], self.at_once, body, rows=True)
-
-    def end_rows(self, body: list[Stmt]) -> None:
-        """What follows the loops of several rows, for each of them."""
-        k = 1 + max(i for i, s in enumerate(body) if isinstance(s, (tree.For, tree.Lanes)))
-        body[k:] = [tree.Turns(self.space.units[-1], self.at_once, body[k:], rows=True)]
 
     def parallel_loops(self, nest: Nest) -> None:
         """Enter the loops over the parallel dims."""

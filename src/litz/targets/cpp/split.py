@@ -20,6 +20,7 @@ from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import DimRange, TreeBuilder
 from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.streams import Streams
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import converted
 
@@ -47,7 +48,7 @@ class Cells:
         return at
 
 
-class Parts(TreeBuilder):
+class Parts(Streams):
     """What a thread does: reduce its part of a dim, leave the accumulators in its room."""
 
     cells: Cells
@@ -83,10 +84,6 @@ class Parts(TreeBuilder):
         home.body.insert(0, tree.Line(text))
         home.body += [tree.Merge(a, b) for a, b in zip(*found, strict=True)]
         return found[0]
-
-    @property
-    def own_rows(self) -> int:
-        return 1
 
     def turns(self, body: list[Stmt]) -> tree.Turns:
         assert self.lane is not None
