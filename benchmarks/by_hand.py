@@ -21,6 +21,7 @@ from torch import Tensor
 import litz
 from benchmarks.sweep.tensors import Job
 from benchmarks.sweep.timing import Side
+from litz.runtime.memory import default_allocator
 
 FOLDER = Path(__file__).with_name("loops")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fopenmp")
@@ -57,7 +58,10 @@ def loop(name: str, job: Job) -> Callable[[], Any] | None:
         return None
     run = getattr(library(FILES[name]), name)
     expected = Side(job.fn, job).outcome()
-    results = [torch.full_like(t, torch.nan) for t in expected]
+    memory = default_allocator()  # in pages as large as those that compiled code writes into
+    results = [
+        memory.empty_strided(t.shape, t.stride(), t.dtype).fill_(torch.nan) for t in expected
+    ]
     first: Tensor = job.args[0]
     held = [t.detach() for t in job.args if isinstance(t, Tensor)] + results
     tensors = (ctypes.c_void_p * len(held))(*(t.data_ptr() for t in held))
