@@ -2,7 +2,7 @@
 
 #include "loops.h"
 
-// Results go past the caches; rows are multiples of 8 * LANES, images of any size.
+// Results go past the caches; rows that are no multiples of 8 * LANES run without vectors.
 #define INLINE static inline __attribute__((always_inline))
 typedef int32_t Whole __attribute__((vector_size(4 * LANES)));
 
@@ -52,11 +52,28 @@ template <class F> static void divided(int64_t n, int threads, F f) {
     }
 }
 
+static void plain_softmax(const float* x, float* out, int64_t n, int64_t step) {
+    float most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; ++i) most = x[i * step] > most ? x[i * step] : most;
+    for (int64_t i = 0; i < n; ++i) sum += out[i * step] = std::exp(x[i * step] - most);
+    for (int64_t i = 0; i < n; ++i) out[i * step] /= sum;
+}
+static void plain_norm(const float* x, const float* w, const float* b, float* out, int64_t n) {
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < n; ++i) mean += x[i] / double(n);
+    for (int64_t i = 0; i < n; ++i) square += (x[i] - mean) * (x[i] - mean);
+    for (int64_t i = 0; i < n; ++i) out[i] = (x[i] - mean) / std::sqrt(square / n + 1e-5) * w[i] + b[i];
+}
+
 // Rows of 16 kB stay in the nearest cache; the next is fetched while exponentials are computed.
 LOOP(softmax) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
     int64_t rows = sizes[0], n = sizes[1];
+    if (n % (8 * LANES)) {
+        for (int64_t r = 0; r < rows; ++r) plain_softmax(x + r * n, out + r * n, n, 1);
+        return;
+    }
     divided(rows, threads, [=](int64_t from, int64_t to) {
         Room kept(n);
         for (int64_t r = from; r < to; ++r) {
@@ -84,6 +101,10 @@ LOOP(softmax_columns) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
     int64_t rows = sizes[0], n = sizes[1];
+    if (n % 16) {
+        for (int64_t c = 0; c < n; ++c) plain_softmax(x + c, out + c, rows, n);
+        return;
+    }
     divided(n / 16, threads, [=](int64_t from, int64_t to) {
         from *= 16, to *= 16;
         Room most(to - from), sums(to - from);
@@ -131,6 +152,10 @@ LOOP(layer_norm) {
     auto x = (const float*)tensors[0], w = (const float*)tensors[1], b = (const float*)tensors[2];
     float* out = (float*)tensors[3];
     int64_t rows = sizes[0], n = sizes[1];
+    if (n % (8 * LANES)) {
+        for (int64_t r = 0; r < rows; ++r) plain_norm(x + r * n, w, b, out + r * n, n);
+        return;
+    }
     divided(rows, threads, [=](int64_t r, int64_t to) {
         for (; r + 8 <= to; r += 8) normed<8>(x + r * n, w, b, out + r * n, n);
         for (; r < to; ++r) normed<1>(x + r * n, w, b, out + r * n, n);
@@ -172,7 +197,7 @@ LOOP(group_norm_silu) {
                 return y / (exponential(-y) + 1.0f);
             };
             int64_t i = 0;
-            for (; (uintptr_t)(o + i) % 64; ++i) o[i] = silu(all(p[i]))[0];
+            for (; i < n && (uintptr_t)(o + i) % 64; ++i) o[i] = silu(all(p[i]))[0];
             for (; i + 2 * LANES <= n; i += 2 * LANES)
                 for (int k = 0; k < 2; ++k) {
                     if (k * LANES % 16 == 0) __builtin_prefetch(p + n + i + k * LANES, 0, 2);

@@ -52,7 +52,7 @@ LOOP(sum_all) {
 static void columns_of(const float* x, double* sums, int64_t from, int64_t to, int64_t n) {
     std::vector<float> held(n);
     for (int64_t r = from; r < to;) {
-        int64_t end = r + 16 < to ? r + 16 : to;
+        int64_t first = r, end = r + 16 < to ? r + 16 : to;
         std::memset(held.data(), 0, n * sizeof(float));
         for (; r + 8 <= end; r += 8)
             for (int64_t i = 0; i + LANES <= n; i += LANES) {
@@ -63,10 +63,12 @@ static void columns_of(const float* x, double* sums, int64_t from, int64_t to, i
         for (; r < end; ++r)
             for (int64_t i = 0; i + LANES <= n; i += LANES) store(&held[i], load(&held[i]) + load(x + r * n + i));
         for (int64_t i = 0; i < n; ++i) sums[i] += held[i];
+        for (int64_t k = first; k < end; ++k)
+            for (int64_t i = n / LANES * LANES; i < n; ++i) sums[i] += x[k * n + i];
     }
 }
 
-LOOP(sum_columns) {  // of a multiple of LANES
+LOOP(sum_columns) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
     int64_t rows = sizes[0], n = sizes[1];
