@@ -29,7 +29,8 @@ SHARED = ("-fPIC", "-shared")
 HEADERS = Path(litz.__file__).parent / "targets" / "cpp" / "include"
 
 FILES = {
-    "sum_rows": "sums",
+    **dict.fromkeys(("sum_all", "sum_rows", "sum_columns"), "sums"),
+    **dict.fromkeys(("softmax", "softmax_columns", "layer_norm", "group_norm_silu"), "norms"),
     **dict.fromkeys(
         ("index_select", "gather", "scatter_add", "index_add", "embedding_training"), "places"
     ),

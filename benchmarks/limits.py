@@ -125,6 +125,13 @@ def copies(size: int) -> list[Call]:
     return [lambda: out.copy_(x), own]
 
 
+def again(call: Call) -> float:
+    """Seconds of a call's second turn: the first finds the memory that results have recycled gone,
+    where what ran before had results of another size."""
+    call()
+    return timed(call, 1)
+
+
 def measure(name: str, size: int, threads: Sequence[int], rounds: int) -> list[Line]:
     """A line for each number of threads."""
     each = arithmetic(name, rounds)
@@ -146,7 +153,7 @@ def measure(name: str, size: int, threads: Sequence[int], rounds: int) -> list[L
         def turn(call: Call) -> float:
             for t in leaves(job):  # what another side has left there is no work of this one
                 t.grad = None
-            return timed(call, 1)
+            return again(call)
 
         times = alternated(sides, turn, rounds)
         call = statistics.median(times["litz"])

@@ -14,6 +14,7 @@ from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import BF16, BOOL, BY_NAME, F32, I64, DType
 from litz.ir.reductions import TABLE
+from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
 
 ARITHMETIC = [k for k in TABLE.results if k not in ("any", "all")]
@@ -538,3 +539,23 @@ def test_rows_that_get_no_memory_are_a_fault() -> None:
     assert call(plan, {"a": rows, "c": found}, {"s0": 50}) == 0
     torch.testing.assert_close(found, rows.softmax(1))
     assert call(plan, {"a": rows, "c": found}, {"s0": 1 << 58}) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "lanes"),
+    [("sum", F32, 8), ("max", F32, 16), ("prod", F32, 16), ("sum", I64, 8)],
+)
+def test_streams_at_once(kind: str, dtype: DType, lanes: int) -> None:
+    """Rows from memory, whatever is left of them; parts of a row that threads divide."""
+    sizes = (263, 1031), (1 << 9, 1 << 11), (3, 350_011), (2049, 130)
+    cases = [reduction(kind, dtype, *size, "r0") for size in sizes]
+    build_together([plan for plan, _ in cases], lanes)
+    for (plan, buffers), (_, n) in zip(cases, sizes, strict=True):
+        (made,) = choose(plan, lanes).kernels
+        assert (made.rows > 1) == (n * dtype.bytes >= 4096)
+        a = buffers["a"]
+        if kind == "prod":
+            a.fill_(1.0)[::4099] = 2.0
+        elif dtype is F32:
+            a[5], a[a.numel() // 2], a[-1] = math.inf, NAN, -math.inf
+        check(plan, buffers, lanes=lanes, rtol=1e-5, atol=1e-4)

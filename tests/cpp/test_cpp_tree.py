@@ -113,15 +113,25 @@ def test_split() -> None:
     want = """\
 kernel k lanes 16
   split r0 by 512 room p0_: f64
+  const int64_t each_ = (to_ - from_) / 256 * 64;
   a2: f64 = sum of none
-  for r0_c < to_ from from_ step 1024
-    a1: f32v x4 = sum of none
-    lanes r0 < min(to_, r0_c + 1024) from r0_c unroll 4 exact
-      t0: f32v = load b0[r0]
-      a1 sum= t0
+  for r0_c < each_ + from_ from from_ step 512
+    a1: f32v x8 = sum of none
+    lanes r0 < min(each_ + from_, r0_c + 512) from r0_c unroll 2 exact
+      4 turns of r0 step each_
+        t0: f32v = load b0[r0]
+        a1 sum= t0
     a2 sum= a1
-  t3 = a2
-  store p0_[0] = t3
+  a5: f64 = sum of none
+  for r0_c < to_ from 4*each_ + from_ step 1024
+    a4: f32v x4 = sum of none
+    lanes r0 < min(to_, r0_c + 1024) from r0_c unroll 4 exact
+      t3: f32v = load b0[r0]
+      a4 sum= t3
+    a5 sum= a4
+  a2 sum= a5
+  t6 = a2
+  store p0_[0] = t6
 end
   t0 = sum of all p0_[0]
   t1: f32 = sqrt litz::cast<float>(t0)

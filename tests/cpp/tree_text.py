@@ -23,6 +23,7 @@ from litz.targets.cpp.tree import (
     Rescale,
     Stmt,
     Tiles,
+    Turns,
     Update,
 )  # fmt: skip
 
@@ -45,7 +46,7 @@ def children(s: Stmt) -> list[Stmt]:
     """The statements inside ``s``."""
     if isinstance(s, Tiles):
         return [*s.rows, *s.body]
-    return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch)) else []
+    return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch, Turns)) else []
 
 
 def _block(body: list[Stmt], pad: str) -> list[str]:
@@ -92,6 +93,8 @@ def _line(s: Stmt) -> str:
         return f"keep {s.array} = {s.value.text}"
     if isinstance(s, Line):
         return s.text
+    if isinstance(s, Turns):
+        return f"{s.count} turns of {s.var} step {s.step}"
     return _loop(s)
 
 

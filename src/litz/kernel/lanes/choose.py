@@ -204,7 +204,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if totals:
         last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
         passes = passes_of([((0, 1),)], [()], last, stores)
-    rowwise = form == "rows" and divided is None and not totals
+    rowwise = form == "rows" and divided is None
     made = LanePlan(
         plan,
         space,
@@ -314,14 +314,15 @@ def _kept(
 def _ahead(nodes: Sequence[Node], space: Space, passes: Sequence[Pass]) -> bool:
     """Whether the next row is worth fetching while the second pass walks over this one.
 
-    It finds all that it reads in the cache, and leaves memory idle.
+    It finds all that it reads in the cache, and leaves memory idle.  Of long rows that is the last
+    pass, which computes what is stored: the next one's lines wait where those behind it were.
     """
     lane = space.lane
     if len(passes) < 2 or not space.units or lane is None or lane not in space.reduced:
         return False
     loads = (n for n in nodes if isinstance(n, Load) and not n.indirect)
     width = sum(n.dtype.bytes for n in loads if {space.units[-1], lane} <= set(n.vars))
-    least, most = ROW
+    least, most = ROW[0], nests.HELD if len(passes) == 2 else ROW[1]
     return least <= width * size_hint(product(extent(v) for v in space.reduced), 0) <= most
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from litz.index import Expr
-from litz.ir.body import Masked, Node, Op, Reduce, walk
+from litz.index import Expr, coefficient, const, product, size_hint
+from litz.ir.body import Const, Load, Masked, Node, Op, Reduce, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.access import in_ranges, uniform
+from litz.kernel.lanes.fetch import LARGE
 from litz.kernel.lanes.recipe import Chunk, Copies, LanePlan, Limit
 from litz.kernel.lanes.reuse import cost
 from litz.kernel.nodes import below, extent, int_value, reads, roots
@@ -19,6 +20,8 @@ MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two
 ROWS = 16  # rows of a block whose mean and deviations are taken together
 BRANCH = 3  # additions in a masked region that are worth asking whether any lane needs them
 SKIPPED = 8  # additions that a branch takes
+STREAMS = 4  # rows that are read at once
+PAGE = 1 << 12  # bytes of a row, at least
 
 
 def adds(r: Reduce) -> bool:
@@ -56,7 +59,8 @@ class Cuts:
     def chosen(self) -> LanePlan:
         self.made = replace(self.made, branches=self.branches())
         cut = replace(self.made, limits=self.limits(), chunks=self.chunks())
-        return replace(cut, copies=self.copies()) if self.reduces else cut
+        cut = replace(cut, copies=self.copies()) if self.reduces else cut
+        return replace(cut, rows=self.rows(cut))
 
     def most(self, v: Expr) -> int | None:
         """The largest number of iterations over ``v``, where one is known."""
@@ -159,6 +163,33 @@ class Cuts:
         }
         return tuple(Copies(tuple(of), k) for k, of in sorted(alone.items()) if of and k > 1)
 
+    def rows(self, made: LanePlan) -> int:
+        """How many rows, or parts of one, are reduced at once: each is a stream from memory.
+
+        A machine fetches ahead no further than to the end of a page: of one stream alone it then
+        waits for memory, of several it has others.
+        """
+        lane, units = self.space.lane, self.space.units
+        alone = len(self.reduces) == len(made.passes) == 1 and not made.passes[0].stores
+        whole_rows = made.divided is None and units != () and not self.space.serial
+        if lane is None or not alone or made.form != "rows":
+            return 1
+        if not whole_rows and made.divided is not lane:
+            return 1
+        (n,) = self.reduces
+        once = n in made.reductions and not n.row.counts and not n.row.positional
+        if not once or self.space.reduced != (lane,) or made.copies != (Copies((n,), UNROLL),):
+            return 1
+        nodes = [x for x in below(n.args) if not isinstance(x, Const)]
+        loads = [x for x in nodes if isinstance(x, Load)]
+        plain = all(isinstance(x, (Load, Op)) and lane in x.vars for x in nodes)
+        if not plain or not all(_goes_along(x, lane) for x in loads):
+            return 1
+        own = (x for x in loads if not whole_rows or units[-1] in x.vars)
+        row = sum(x.dtype.bytes for x in own) * size_hint(extent(lane), 0)
+        whole = row * size_hint(product(map(extent, units)), 0)
+        return STREAMS if row >= PAGE and whole >= LARGE else 1
+
     def unroll(self, values: Sequence[Node], known: set[Node], along: Expr, extra: int = 0) -> int:
         """How many iterations over ``along`` run in turn; along the lane, vectors."""
         lane = self.space.lane
@@ -181,3 +212,7 @@ class Cuts:
                 same = lane not in cond.vars
                 same = same or (isinstance(cond, Op) and uniform(cond, lane, self.lanes))
                 yield SKIPPED * ((same and lane in n.vars) or n in self.made.branches)
+
+
+def _goes_along(n: Load, lane: Expr) -> bool:
+    return not n.indirect and coefficient(n.index, lane) is const(1)

@@ -103,6 +103,8 @@ class LanePlan:
     called: ops whose C++ function is called, where those of others are inlined.
     unordered: loops along the lane, by number, whose lanes lie in whatever order.
     heads: places of what is streamed in rows that begin within a line: lanes up to it run before.
+    rows: so many are reduced at once, of the last dim that threads divide, as long as there are;
+    parts of a row where they divide that.
     """
 
     plan: KernelPlan
@@ -133,6 +135,7 @@ class LanePlan:
     tile: tuple[int, ...] = ()
     unordered: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
+    rows: int = 1
 
     @property
     def shared(self) -> tuple[Node, ...]:

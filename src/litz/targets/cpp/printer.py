@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr, Var, ceildiv, render
+from litz.index import Expr, Var, ceildiv, const, render
 from litz.ir.body import Load, Store
 from litz.ir.dtype import F64, DType
 from litz.ir.reductions import Reduction
@@ -204,21 +204,23 @@ class Printer:
             self.line(f"litz::store({s.into.name} + j_, {s.acc.row.cpp}({a}, {b}));")
             self.close()
             return
-        value = converted(self.held(s.acc), s.acc.dtype, s.into.dtype)
-        into = f"{s.into.name}_0"
-        self.line(f"{into} = {s.acc.row.cpp}({into}, {value});")
+        for row in range(s.acc.rows):
+            value = self.held(s.acc, row, s.acc.folded and not s.into.folded)
+            value = converted(value, s.acc.dtype, s.into.dtype)
+            into = f"{s.into.name}_{row}"
+            self.line(f"{into} = {s.acc.row.cpp}({into}, {value});")
 
-    def held(self, acc: Acc) -> str:
-        """What the copies (and folded lanes) of an accumulator hold together."""
-        names = [f"{acc.name}_{c}" for c in range(acc.copies)]
+    def held(self, acc: Acc, row: int, folds: bool) -> str:
+        """What the copies (and lanes, if it folds them) of a row's accumulators hold together."""
+        names = acc.names(row)
         while len(names) > 1:  # pairs, so that the chain of dependent operations is short
             pairs = zip(names[::2], names[1::2], strict=True)
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
-        return acc.row.cpp_fold.format(names[0]) if acc.folded else names[0]
+        return acc.row.cpp_fold.format(names[0]) if folds else names[0]
 
-    def visit_finish(self, s: tree.Finish, *_: object) -> None:
+    def visit_finish(self, s: tree.Finish, _: Speller, row: int) -> None:
         acc = s.acc
-        names = [f"{acc.name}_{c}" for c in range(acc.copies)]
+        names = acc.names(row)
         if acc.row.counts:
             held = f"{acc.name}_0" if s.part == "mean" else f"{acc.name}_0q"
             value = acc.row.part(s.part).cpp.format(held, f"{acc.name}_n")
@@ -233,7 +235,8 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        self.line(f"const auto {s.name} = {converted(self.held(acc), acc.dtype, s.dtype)};")
+        held = self.held(acc, row, acc.folded)
+        self.line(f"const auto {s.name} = {converted(held, acc.dtype, s.dtype)};")
 
     def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
@@ -284,6 +287,11 @@ class Printer:
             if i + 1 < len(units):
                 step += f", {self.start_of(units[i + 1])} = 0"
             else:
+                if s.rows > 1:
+                    more = f"{v} + {s.rows - 1} < {stop} && unit_ + {s.rows - 1} < units_"
+                    self.open(f"for (; {more}; {v} += {s.rows}, unit_ += {s.rows})")
+                    self.block(s.beside, spell)
+                    self.close()
                 step += ", ++unit_"
             self.open(f"for (; {v} < {stop} && unit_ < units_; {step})")
         else:
@@ -327,10 +335,12 @@ class Printer:
         asked = ((max(1, LINE // (step * size)), at) for size, at in found)
         return [tree.Line(f"__builtin_prefetch({at}, 0, 2);", turns) for turns, at in asked]
 
-    def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
+    def visit_turns(self, s: tree.Turns, spell: Speller, copy: int) -> None:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
-        if spell.count is not None:  # it runs once at most: what is compiled once will do
+        if (
+            spell.count is not None and not s.rows
+        ):  # it runs once at most: what is compiled once will do
             end = f"{base}_b + {s.count * s.step}"
             self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
             self.block(s.body, spell)
@@ -338,8 +348,8 @@ class Printer:
             return
         for c in range(s.count):
             self.open("")
-            self.line(f"const int64_t {base} = {base}_b + {c * s.step};")
-            self.block(s.body, spell, c)
+            self.line(f"const int64_t {base} = {base}_b + {self.expr(const(c) * s.step)};")
+            self.block(s.body, spell, copy * s.count + c)
             self.close()
 
     def start_of(self, v: Expr) -> str:

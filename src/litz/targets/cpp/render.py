@@ -10,7 +10,7 @@ from litz.ir.scans import widened
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import attention, columns, gradient, split, sums, tiles
+from litz.targets.cpp import attention, columns, gradient, split, streams, sums, tiles
 from litz.targets.cpp.functions import print_kernel
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.tree import Kernel
@@ -25,6 +25,8 @@ def build(made: LanePlan, name: str) -> Kernel:
         return gradient.GradientBuilder(made, name).build()
     if made.divided is not None:
         return split.build(made, name, made.divided)
+    if made.rows > 1:
+        return streams.Rows(made, name).build()
     builders: dict[str, type[TreeBuilder]] = {
         "rows": TreeBuilder,
         "columns": columns.ColumnBuilder,

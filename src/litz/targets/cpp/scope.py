@@ -97,6 +97,11 @@ class Nest:
         """Have a statement at the end of the block that is being filled."""
         self._chain.append((self.scope, stmt))
 
+    @property
+    def innermost(self) -> Stmt | None:
+        """The loop that ends the last of the blocks, if there is one."""
+        return self._chain[-1][1] if self._chain else None
+
     def close(self) -> None:
         for outer, stmt in reversed(self._chain):
             outer.body.append(stmt)

@@ -13,12 +13,14 @@ from dataclasses import replace
 from litz.index import Expr, ceildiv, const, product, symbol
 from litz.ir.body import Reduce, Store
 from litz.ir.dtype import F64, I64, DType
+from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import DimRange, TreeBuilder
 from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.streams import Streams
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import converted
 
@@ -46,7 +48,7 @@ class Cells:
         return at
 
 
-class Parts(TreeBuilder):
+class Parts(Streams):
     """What a thread does: reduce its part of a dim, leave the accumulators in its room."""
 
     cells: Cells
@@ -63,6 +65,29 @@ class Parts(TreeBuilder):
                 continue
             for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
                 self.leave([r], acc, home, scope)
+
+    def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
+        """In streams of a thread's part that run at once, and what is left of it."""
+        by, rows = self.made.divided, self.made.rows
+        if rows == 1 or by is None:
+            return super().reduce_loops(group, home)
+        part, each = self.ranges[by], symbol("each_")
+        start = const(0) if part.start is None else part.start
+        found = []
+        for self.at_once, begin, stop in (
+            (rows, start, start + each), (1, start + rows * each, part.stop),
+        ):  # fmt: skip
+            self.ranges[by] = replace(part, start=begin, stop=stop)
+            found.append(super().reduce_loops(group, home))
+        self.ranges[by] = part
+        text = f"const int64_t each_ = (to_ - from_) / {rows * LINE} * {LINE};"
+        home.body.insert(0, tree.Line(text))
+        home.body += [tree.Merge(a, b) for a, b in zip(*found, strict=True)]
+        return found[0]
+
+    def turns(self, body: list[Stmt]) -> tree.Turns:
+        assert self.lane is not None
+        return tree.Turns(self.lane, self.at_once, body, symbol("each_"), rows=True)
 
     def leave(self, group: list[Reduce], acc: Acc, home: Scope, scope: Scope) -> None:
         refs = self.state(acc, home)

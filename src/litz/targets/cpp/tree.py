@@ -37,6 +37,7 @@ class Acc:
     vec: holds a value a lane; folded: its lanes are combined into one at the end, because the lane
     dim is reduced.  position: for a search, an iteration's linear position; places: its type.
     block: the lane dim whose block has a value a lane here, in an array; None: in registers.
+    rows: iterations of a loop around that have copies of their own here, in turn.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Acc:
     position: Expr | None = None
     places: DType = I64
     block: Expr | None = None
+    rows: int = 1
+
+    def names(self, row: int = 0) -> list[str]:
+        """The registers of one of the rows."""
+        return [f"{self.name}_{c}" for c in range(self.copies)][row % self.rows :: self.rows]
 
 
 class Stmt:
@@ -177,6 +183,7 @@ class For(Stmt):
     step: more than 1 for a loop over chunks, whose end is ``stop``.
     together: so many iterations run in the ``Lanes`` that ends the body, before its next vector.
     ahead: how many iterations later what is fetched meanwhile is read; 0 for nothing.
+    rows: iterations that ``beside`` does at once, as long as there are so many.
     """
 
     var: Expr
@@ -187,16 +194,22 @@ class For(Stmt):
     part: bool = False
     together: int = 1
     ahead: int = 0
+    rows: int = 1
+    beside: list[Stmt] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class Turns(Stmt):
-    """``body`` ``count`` times, of ``var`` from what it is outside on, in steps of ``step``."""
+    """``body`` ``count`` times, of ``var`` from what it is outside on, in steps of ``step``.
+
+    rows: each has its own registers.
+    """
 
     var: Expr
     count: int
     body: list[Stmt]
-    step: int = 1
+    step: int | Expr = 1
+    rows: bool = False
 
 
 @dataclass(slots=True, eq=False)
