@@ -18,6 +18,7 @@ from litz.graph.columns import COLUMNS, Columns
 from litz.graph.passes import run_passes
 from litz.graph.short import SHORT
 from litz.host.aliasing import written
+from litz.host.aligned import with_aligned
 from litz.host.arguments import arguments
 from litz.host.capturable import recording
 from litz.host.checks import with_checks
@@ -171,6 +172,7 @@ def _finished(
             host = s.host
         if options.check_calls or options.verify:
             s.host = host = with_checks(host, handed)
+        s.host = host = with_aligned(host)
         s.source = source = print_host(host)
         s.watch = watch(gm, program, schedule, host, options) if options.verify else s.timer
         if s.watch is not None:

@@ -128,8 +128,9 @@ def judge(fn: Callable[..., Any], args: tuple[Tensor, ...], found: Any) -> None:
         exact, own, found = (exact,), (own,), (found,)
     for a, b, ref in zip(found, own, exact, strict=True):
         assert a.stride() == b.stride() and a.dtype is b.dtype
-        assert torch.equal(a.isnan(), b.isnan())
-        seen = ref.isfinite()
+        # oneDNN's products of bfloat16 spread a row of nan to another one with AVX-512.
+        assert torch.equal(a.isnan(), ref.isnan())
+        seen = ref.isfinite() & b.isfinite()
         errors = [float((x.double() - ref)[seen].norm() / ref[seen].norm()) for x in (a, b)]
         assert errors[0] <= 2 * errors[1] + 1e-7
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from litz.ir.program import Template
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
 from litz.passes.choose import TakeTemplates
-from litz.passes.costs import LARGE
+from litz.passes.costs import LARGE, Costs
 from litz.targets.triton.costs import costs_of
 
 
@@ -83,8 +84,29 @@ def test_products_with_an_activation(m: int, n: int, k: int, own: bool) -> None:
     assert is_template(graph) is own
 
 
-def is_template(graph: GraphModule) -> bool:
-    program = TakeTemplates({"cuda": LARGE})(lower_graph(graph, Settings(inference=True)))
+@pytest.mark.parametrize(
+    ("m", "n", "k", "own"),
+    [
+        (8192, 30522, 768, True),
+        (512, 32001, 4096, True),  # longer rows of the weights are a copy as well
+        (4096, 50257, 1024, True),
+        (8192, 8191, 16384, False),  # a copy of the result takes little beside the product
+        (8192, 30528, 768, False),  # nothing is copied
+    ],
+)
+@pytest.mark.parametrize("memory", [2.8e12, 4.1e12])
+def test_results_of_uneven_rows_lie_in_memory_once(
+    m: int, n: int, k: int, own: bool, memory: float
+) -> None:
+    """Where that takes little more time, whatever a copy of them takes."""
+    with FakeTensorMode():
+        x, w = (torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (n, k)))
+        graph = make_fx(lambda x, w: (x @ w.mT,))(x, w)
+    assert is_template(graph, replace(LARGE, matrix=1.07e15, memory=memory)) is own
+
+
+def is_template(graph: GraphModule, costs: Costs = LARGE) -> bool:
+    program = TakeTemplates({"cuda": costs})(lower_graph(graph, Settings(inference=True)))
     return any(isinstance(n, Template) for n in program.nodes)
 
 

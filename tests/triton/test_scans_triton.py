@@ -106,6 +106,15 @@ def test_looking_back(name: str, shape: tuple[int, ...], near: None) -> None:
     check(fn, draw(*shape), judge=False, **TRITON)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 64])
+def test_few_rows_leave_what_blocks_come_to_before_they_are_scanned(rows: int) -> None:
+    """Programs of one row wait for each other; those of many rows hardly."""
+    _, scan = launches(lambda x: x.cumsum(1), torch.empty(rows, 1 << 20))
+    assert (scan.source.index("litz.leave(") < scan.source.index("litz.scan(")) is (rows <= 4)
+    _, scan = launches(lambda x: x.logcumsumexp(1), torch.empty(rows, 1 << 20))
+    assert scan.source.index("litz.leave(") > scan.source.index("litz.scan(")
+
+
 def test_looking_back_at_open_sizes(near: None) -> None:
     fn = lambda x: x.cumsum(-1) * x  # noqa: E731
     others = [(draw(3, n, dtype=torch.float32),) for n in (33, 90)]

@@ -113,6 +113,41 @@ def test_default_blocks(name: str) -> None:
     assert (dict(first.blocks), first.warps) == (blocks, warps)
 
 
+def grouped(x: Tensor) -> Tensor:
+    return torch.nn.functional.group_norm(x, 32)
+
+
+def moments(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.var_mean(x, 0)
+
+
+LAST = torch.channels_last
+PARTS: dict[str, tuple[Callable[..., object], Spec, list[tuple[dict[str, int], int]]]] = {
+    # Two warps hold a part, in lines of memory; who combines parts has a row's beside each other.
+    "grouped": (
+        grouped,
+        Spec((16, 320, 64, 64), torch.bfloat16, form=LAST),
+        [({"x": 32, "r": 128}, 2), ({"x": 1, "r": 512}, 1)],
+    ),
+    "grouped_wide": (
+        grouped,
+        Spec((1, 128, 512, 512), form=LAST),
+        [({"x": 16, "r": 256}, 2), ({"x": 1, "r": 4096}, 8)],
+    ),
+    "moments": (moments, data(65536, 512), [({"x": 64, "r": 16}, 2), ({"x": 8, "r": 256}, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_blocks_of_parts(name: str) -> None:
+    fn, spec, blocks = PARTS[name]
+    (made,) = trace(fn, spec, training=False)
+    (kernel,) = made.stages.kernels
+    assert kernel.triton is not None
+    first = [launch.configs[0] for launch in kernel.triton.launches[:2]]
+    assert [(dict(c.blocks), c.warps) for c in first] == blocks
+
+
 def test_positions_of_samples_are_computed_once() -> None:
     """Masks of the elements are no masks of what these come from."""
     (made,) = trace(sampled, *IMAGES)

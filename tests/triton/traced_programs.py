@@ -36,7 +36,16 @@ from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.binding import Recorder  # noqa: E402
 from litz.graph import fused_attention  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
-from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
+from litz.host.lines import (  # noqa: E402
+    Align,
+    Allocate,
+    CallExtern,
+    Free,
+    Place,
+    Reuse,
+    View,
+    host_text,
+)
 from litz.index import const, product, size_hint  # noqa: E402
 from litz.ir.program import Extern, TensorRef  # noqa: E402
 from litz.ir.text import program_text  # noqa: E402
@@ -670,10 +679,10 @@ def test_attention_by_hand_trains_by_a_librarys_kernels(
 
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("ndim", [3, 4])
-def test_attention_by_hand_of_arguments_reads_copies(
+def test_attention_by_hand_of_arguments_looks_where_they_begin(
     by_rows: bool, ndim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Libraries read vectors of 16 bytes; arguments begin anywhere."""
+    """Libraries read vectors of 16 bytes; arguments begin anywhere, what they are saved as too."""
     monkeypatch.setattr(fused_attention, "attention_choice", lambda *_: "flash")
 
     def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -686,9 +695,19 @@ def test_attention_by_hand_of_arguments_reads_copies(
     check(made)
     for t in made:
         (call,) = (e for e in t.stages.externs() if "scaled_dot_product" in e.target_name)
-        assert not any(
-            isinstance(a, TensorRef) and a.buffer.startswith("primals") for a in call.args
+        refs = [a for a in call.args if isinstance(a, TensorRef) and a.dtype.is_float]
+        assert sum(r.buffer.startswith("primals") for r in refs) == 3
+        host, buffers = t.stages.host, t.stages.program.buffers
+        outside = {r for r in refs if buffers[r.buffer].kind == "input"}
+        aligned = {x.buffer: x.ref for x in host.lines if isinstance(x, Align)}
+        assert {*aligned.values()} == outside
+        called = next(
+            x.extern
+            for x in host.lines
+            if isinstance(x, CallExtern) and x.extern.target is call.target
         )
+        handed = [a for a in called.args if isinstance(a, TensorRef) and a.dtype.is_float]
+        assert [aligned.get(a.buffer, a) for a in handed] == refs
 
 
 def test_small_wide_attention_trains_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

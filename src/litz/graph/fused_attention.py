@@ -209,7 +209,7 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
         given = {memory_of(n) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
         made = [_operand(n, out, given) for n in (a.query, key, a.values)]
         values = [n.meta["example_value"] for n in made]
-        whole = all(map(_is_whole, values)) and given.isdisjoint(map(memory_of, made))
+        whole = all(_is_whole(value_of(n), memory_of(n) in given) for n in made)
         kind = attention_choice(values, a.scale) if whole else ""
         why = choose(sizes, kind) if kind and sizes.scores else None
         if why is not None:
@@ -231,34 +231,25 @@ def _replaced(last: Node, a: _Attention, choose: Choice) -> str:
 def _operand(n: Node, out: Tensor, given: Collection[int | None]) -> Node:
     """A value as a result's type, with a dimension of heads.
 
-    given: memory that comes from outside, of which nobody knows where it begins.
+    given: memory that comes from outside.
     """
     value = value_of(n)
     assert value is not None
     if value.dtype is not out.dtype:
         n = add_call(n.graph, aten.to.dtype, n, out.dtype)
-    elif memory_of(n) in given:
-        n = _copied(n, value)
+    elif memory_of(n) in given and not _is_whole(value, True):
+        n = add_call(n.graph, torch.clone, n, memory_format=torch.contiguous_format)
     return n if value.ndim == 4 else add_call(n.graph, torch.unsqueeze, n, 1)
 
 
-def _copied(n: Node, value: Tensor) -> Node:
-    """A copy that lies otherwise; itself where none does.
+def _is_whole(x: Any, outside: bool) -> bool:
+    """Whether libraries read rows of an operand, in vectors of 16 bytes, at addresses they may.
 
-    One that lies alike is left out once the graph is optimized.
+    outside: it lies in memory from outside; the host program looks where (``litz.host.aligned``).
     """
-    in_order = value.is_contiguous()
-    if in_order and any(type(size) is int and size == 1 for size in value.shape[-3:-1]):
-        return n
-    made = add_call(n.graph, torch.transpose, n, -3, -2) if in_order else n
-    made = add_call(n.graph, torch.clone, made, memory_format=torch.contiguous_format)
-    return add_call(n.graph, torch.transpose, made, -3, -2) if in_order else made
-
-
-def _is_whole(x: Tensor) -> bool:
-    """Whether libraries read rows of an operand, in vectors of 16 bytes, at addresses they may."""
     outer = [n for size, n in zip(x.shape, x.stride()[:-1], strict=False) if size != 1]
-    return all(statically_known_true(n % WHOLE == 0) for n in (x.storage_offset(), *outer))
+    begins = () if outside else (x.storage_offset(),)
+    return all(statically_known_true(n % WHOLE == 0) for n in (*begins, *outer))
 
 
 def _may_be_a_view(last: Node, new: Node) -> bool:

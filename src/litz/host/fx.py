@@ -26,7 +26,7 @@ from litz.runtime.arguments import BoxedCall
 from litz.runtime.executor import object_of
 from litz.runtime.launchers import in_python
 from litz.runtime.plan import Plan, instructions
-from litz.runtime.prelude import empty_large, reinterpret, retype, workspace
+from litz.runtime.prelude import aligned, empty_large, reinterpret, retype, workspace
 from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
 _NUMBERS: Final = {
@@ -228,6 +228,8 @@ class _Printer:
             case "retype":
                 view = torch.ops.aten.view.dtype
                 self.node(view, self.tensors[x[1]], self.thing(x[2]), to=x[0])
+            case "aligned":
+                self.node(aligned, self.tensors[x[1]], to=x[0])
             case "move":
                 self.tensors[x[0]] = self.tensors.pop(x[1])
             case "free":

@@ -85,6 +85,14 @@ class View(Line):
 
 
 @dataclass(frozen=True, slots=True)
+class Align(Line):
+    """``buffer`` is what ``ref`` views, or a copy if that begins at no multiple of 16 bytes."""
+
+    buffer: str
+    ref: TensorRef
+
+
+@dataclass(frozen=True, slots=True)
 class Free(Line):
     """The last use of a buffer, input or workspace has passed."""
 
@@ -259,6 +267,8 @@ def line_text(line: Line, values: ValuePrinter) -> str:
         case View(name, owner, offset):
             buffer = values.buffers.get(name)
             return f"view {name if buffer is None else buffer_text(buffer)} = {owner}+{offset}"
+        case Align(name, ref):
+            return f"align {name} = {values(ref)}"
         case Free(name):
             return f"free {name}"
         case CallKernel():

@@ -162,6 +162,8 @@ class _Printer(Words):
                 self._view(name, owner, offset)
             case lines.Reuse(new, old):
                 self._reuse(new, old)
+            case lines.Align(name, ref):
+                self.emit("aligned", self.tensor(name), self.ref(ref))
             case lines.Comment():
                 pass
             case lines.BindSize(symbol, arg, dim):

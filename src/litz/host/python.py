@@ -229,6 +229,8 @@ class _Printer:
                 self._view(name, owner, offset)
             case lines.Reuse(new, old):
                 self._reuse(new, old)
+            case lines.Align(name, ref):
+                self.emit(f"{self.name(name)} = {self.prelude('aligned')}({self.ref(ref)})")
             case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
             case lines.Probe(step, after, buffers, numbers):

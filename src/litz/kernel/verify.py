@@ -112,7 +112,7 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
 
 
 def _words(k: BlockPlan) -> Iterator[str]:
-    if (k.words is not None) != (k.form == "lookback"):
+    if (k.words is not None) != (k.form == "lookback") or (k.early and k.words is None):
         yield f"{k.form} with or without words"
     elif k.words is not None:
         name, group = k.words

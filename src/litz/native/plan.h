@@ -21,7 +21,7 @@ inline i64 floor_divide(i64 a, i64 b, bool quotient) {
 // In the order of OPS, VALUES, CELLS and the bits of types and pointers in runtime/shipped.py.
 enum Op {
     OP_number, OP_size, OP_load, OP_allocate, OP_recycled, OP_workspace, OP_view, OP_place,
-    OP_retype, OP_move, OP_free, OP_segment, OP_launch, OP_enter, OP_leave, OP_call, OP_aten,
+    OP_retype, OP_aligned, OP_move, OP_free, OP_segment, OP_launch, OP_enter, OP_leave, OP_call, OP_aten,
     OP_expect, OP_equal, OP_assert, OP_return, OP_add, OP_mul, OP_floordiv, OP_mod, OP_min,
     OP_max, OP_eq, OP_ne, OP_lt, OP_le, OP_and, OP_or, OP_not, OP_skip, OP_start, OP_end
 };
@@ -213,6 +213,32 @@ template <class Own> struct Runner {
             return own().refused();
         i32 status = torch.copy(t, base, 0);
         if (status) torch.erase(t);
+        return made(to, status, t);
+    }
+
+    __attribute__((noinline)) bool aligned() {
+        i64 to = next(), n, all = 1, one = 1, *steps;
+        Handle base = own().there(next()), t = nullptr, part = nullptr, room = nullptr;
+        void* begin;
+        i32 type, place, index;
+        if (!base) return false;
+        if (torch.data_ptr(base, &begin)) return own().refused();
+        if (!((i64)begin & 15)) return made(to, torch.again(base, &t), t);
+        if (torch.dtype(base, &type) || torch.dim(base, &n) || torch.strides(base, &steps))
+            return own().refused();
+        if (torch.device_type(base, &place) || torch.device_index(base, &index))
+            return own().refused();
+        i64* sizes = (i64*)__builtin_alloca((n + 1) * sizeof(i64));
+        for (i64 i = 0; i < n; ++i) {
+            if (torch.size(base, i, sizes + i)) return own().refused();
+            all += (sizes[i] - 1) * steps[i];
+        }
+        // All that lies between the first element and the last, flat: gaps and overlaps too.
+        i32 status = torch.view(base, 1, &all, &one, 0, &part) ||
+                     torch.empty(1, &all, &one, type, place, index, &room) ||
+                     torch.copy(room, part, 0) || torch.view(room, n, sizes, steps, 0, &t);
+        if (part) torch.erase(part);
+        if (room) torch.erase(room);
         return made(to, status, t);
     }
 
@@ -486,6 +512,7 @@ template <class Own> struct Runner {
             case OP_start: return start();
             case OP_aten: return aten();
             case OP_expect: return expect();
+            case OP_aligned: return aligned();
             case OP_skip: {
                 i64 good = number(), n = next();
                 w += good ? 0 : n;

@@ -49,6 +49,7 @@ OPERATORS: Final = {
 LIBRARY, OWN = 0.75, 0.58
 PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
 AHEAD = 0.95  # of the time of libraries, below which a template has to stay
+SPARING = 1.25  # the same of one without which memory holds a large result twice
 DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
 HIGH, WIDE = 128, 256  # rows and columns of a block at most
 HELD = 3.0  # registers of an element behind a product, beyond which blocks are half as wide
@@ -62,9 +63,9 @@ class TakeTemplates:
 
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
-    ahead: of the time that libraries take, below which a template's has to be.  epilogues,
-    convolutions: what libraries compute with what is left.  rivals: where the estimates are near
-    each other, what measures both ways.
+    ahead: of the time that libraries take, below which a template's has to be (``SPARING`` times
+    that where it spares a copy of the result).  epilogues, convolutions: what libraries compute
+    with what is left.  rivals: where the estimates are near each other, what measures both ways.
     """
 
     costs: Mapping[str, Costs]
@@ -111,7 +112,7 @@ class TakeTemplates:
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
             return "libraries look at open sizes when they are known"
         own, other = found.seconds(costs)
-        first, how = own < self.ahead * other, ""
+        first, how = own < (SPARING if found.copied else 1.0) * self.ahead * other, ""
         near = self.rivals is not None and max(own, other) < NEAR * min(own, other)
         if first or near:
             made = template(program, c, call.groups if call else None)
@@ -438,8 +439,8 @@ class _Neighbours:
             theirs = out + read + written - sum(made[x] for x in again)
             apart += max(theirs / costs.memory, behind)
             apart += 0.0 if again else costs.launch
-        if self.copied:
-            apart += 2 * out / costs.memory + costs.launch
+        if self.copied:  # as is the matrix whose rows become more
+            apart += 2 * (out + sizes[c.right.buffer]) / costs.memory + 2 * costs.launch
         turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
         library = max(work / rate, (sum(sizes.values()) + out + read * fuses) / costs.memory)
         library = max(library, turns * costs.turn / 2) + costs.launch + apart

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from litz.runtime.strided import aligned
+
 Tensor = torch.Tensor
-ALIGNED = 16  # bytes that addresses are multiples of, for cuDNN
 WHOLE = 8  # elements of 16 bits that a head's size and all steps are multiples of
 WIDEST = 256  # elements of a head
 
@@ -19,8 +20,7 @@ def attention(
     query: [batch, heads, rows, size]; key, value: the same of keys.  Returns the result of
     ``shape``, row by row.
     """
-    found, given = None, (query, key, value)
-    query, key, value = (x.clone() if x.data_ptr() % ALIGNED else x for x in given)
+    found, (query, key, value) = None, map(aligned, (query, key, value))
     if query.is_cuda:
         try:
             by_cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default

@@ -33,6 +33,7 @@ OPS: Final = {
     "view": "tt*i*ii",  # sizes, strides, elements behind the other's first
     "place": "tto*i*in",  # of another type: sizes, strides, bytes from where the storage begins
     "retype": "tto",  # the elements' bits as another type
+    "aligned": "tt",  # the other, or a copy if that begins at no multiple of 16 bytes
     "move": "tt",
     "free": "t",
     "segment": "on*p*i",  # what profilers call it, and which

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+ALIGNED = 16  # bytes that kernels of libraries read at once
+
 
 def span(x: torch.Tensor) -> int:
     """Elements from a tensor's first to its last in memory."""
@@ -26,6 +28,11 @@ def memory_of(x: torch.Tensor) -> torch.Tensor:
 def copy_as_it_is(x: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps and overlaps."""
     return memory_of(x).clone().as_strided(x.shape, x.stride(), 0)
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """A tensor, or a copy with the same strides if it begins at no multiple of 16 bytes."""
+    return copy_as_it_is(x) if x.data_ptr() % ALIGNED else x
 
 
 def why_not_told(x: torch.Tensor) -> str:

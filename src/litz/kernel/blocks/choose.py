@@ -172,6 +172,7 @@ def _looking_back(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         flat=True,
         words=words,
         backward=_backward(plan, style),
+        early=lookback.is_early(plan, configs),
         run=1 if style.block_pointers else run_of(plan, configs),
     )
 

@@ -44,6 +44,7 @@ BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans 
 LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
 COLUMNS = 32  # of a block
+BESIDE = 4  # blocks of other rows beside each other, with which these still wait for each other
 
 
 def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
@@ -120,6 +121,15 @@ def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
 def group_of(configs: tuple[Config, ...]) -> int:
     """Programs of a group: so many that what one looks at fits in its registers."""
     return max(2, min(GROUP, NEAR // max(c.block("x") for c in configs)))
+
+
+def is_early(plan: KernelPlan, configs: tuple[Config, ...]) -> bool:
+    """Whether programs that run at once are of few rows, so that they wait for each other.
+
+    What a block comes to takes a reduction more then, but nobody waits for its scan.
+    """
+    rows = hint(product(extent(v) for v in plan.parallel))
+    return rows <= BESIDE * configs[0].block("x") and any(n.row.op for n in scans_of(plan.stores))
 
 
 def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:

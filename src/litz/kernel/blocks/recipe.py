@@ -142,6 +142,7 @@ class BlockPlan:
     at_once: turns of the loop over axis t that are under way at once.
     share: of a skeleton: the dim that counts shares of its loop.
     backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
+    early: what a block comes to is reduced by itself, and left before the block is scanned.
     run: elements of a scanned column that a thread has one after the other: blocks hold columns in
     an order in which these come as far apart as other threads' lie between them.
     words: the parameter in which programs that look back leave what their blocks come to, in groups
@@ -183,6 +184,7 @@ class BlockPlan:
     share: Expr | None = None
     words: tuple[str, int] | None = None
     backward: bool = False
+    early: bool = False
     run: int = 1
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0

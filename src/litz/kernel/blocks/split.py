@@ -22,7 +22,18 @@ from litz.index import (
     var,
 )
 from litz.ir import body as nodes
-from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
+from litz.ir.body import (
+    Node,
+    Op,
+    Reduce,
+    Rewriter,
+    Store,
+    loads,
+    reduces_evenly,
+    replaced,
+    scans,
+    walk,
+)
 from litz.ir.dtype import I64, DType
 from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
@@ -55,6 +66,8 @@ Loops = tuple[Expr, ...]
 
 LONG = 1 << 13  # elements of a row that is worth dividing
 TALL = 1 << 9  # likewise of a column
+AGAIN = 1 << 8  # elements of a column's part that is read again
+LINES = 64  # of a part that a block holds in lines: for each byte of one, two warps' registers
 PART = 1 << 11  # loads of a part of a row at least
 DEEP = 64  # likewise of a column
 WIDTH = 64  # columns of a block
@@ -131,14 +144,18 @@ def _parts(plan: KernelPlan, kept: Loops, again: bool, wanted: bool) -> int:
     again: whether a part is read more than once, unless a block holds it.
     wanted: two at least, where a row has so many parts.
     """
-    size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
+    outer = [v for v in plan.reduced if v not in kept]
+    size = size_hint(product(map(extent, outer)))
     rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
     down = bool(kept) or plan.down
     blocks = max(-(-rows // WIDTH) if down else rows, 1)
     least = DEEP if down else PART // min(4, streams(plan))
     parts = min(PROGRAMS // blocks, size // least)
     if again and parts > 1:
-        parts = max(parts, min(FEW, -(-size // (TALL if down else HELD // streams(plan)))))
+        each = AGAIN if plan.down else TALL if kept else HELD // streams(plan)
+        if kept and plan.lane is outer[-1]:
+            each = LINES * max(n.dtype.bytes for n in loads(roots(plan.stores)))
+        parts = max(parts, min(FEW, -(-size // each)))
     if wanted:
         return max(2, parts) if size > ALIGNED else 0
     return parts if size >= (TALL if down else LONG) else 0
@@ -228,7 +245,8 @@ class _Maker(Parts):
                     stores += replaced([Store(t.name, self.at, n)], before)
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
-                plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
+                made = self.phase(self.plan.parallel, (self.r, *self.kept), stores)
+                plans.append(replace(made, lane=made.reduced[-1]) if self.kept else made)
         # What does not run over all reduced dims must not be done more than once: it may read
         # what it replaces.
         spaces = by_loops(left, lambda s: loops_of(s, self.plan.reduced))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from litz.ir.body import Scan
 from litz.ir.ops import TRITON_TYPES
@@ -11,6 +12,13 @@ from litz.kernel.blocks.sizes import power_of_two
 from litz.kernel.nodes import int_value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
+
+
+class Left(NamedTuple):
+    """What a block comes to, and where the words of that begin: of each part of a state."""
+
+    ends: tuple[str, ...]
+    places: tuple[str, ...]
 
 
 class LookBack:
@@ -55,29 +63,44 @@ class LookBack:
         some = max(2, min(group, power_of_two(before[0])))
         return some, max(before) > some
 
+    def leave(self, node: Scan, ends: Sequence[str]) -> Left:
+        """Leaves what a block comes to.  ends: expressions of it."""
+        p, places = self.printer, list[str]()
+        for e in node.elements:
+            places.append(f"row + rpiece * {self.pieces}" if self.pieces else "row")
+            self.pieces += pieces(e.dtype)
+        names = tuple(p.fresh("end") for _ in ends)
+        for name, text in zip(names, ends, strict=True):
+            p.top.emit(f"{name} = {text}")
+        self._leave(places, names, f"{p.pids['r']}{self.step}")
+        return Left(names, tuple(places))
+
+    def _leave(
+        self, places: Sequence[str], values: Sequence[str], at: str, conds: Sequence[str] = ()
+    ) -> None:
+        mask = self.printer.mask("x", conds) or "None"
+        for place, v in zip(places, values, strict=True):
+            self.printer.top.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
+
     def __call__(
         self,
         node: Scan,
         found: Sequence[str],
-        ends: Sequence[str],
+        left: Left,
         scan: str,
         line: Callable[[Sequence[str], Sequence[str], Sequence[str]], str],
         first: Sequence[str],
     ) -> tuple[str, ...]:
         """The names of scans of a row from its beginning.
 
-        found: of scans of a block; ends: their last elements.  scan: template of
+        found: of scans of a block; left: what it comes to.  scan: template of
         the scan of some states; line: that combines two, from names for both.
         first: what comes before the row; nothing where a function has no such state.
         """
         p = self.printer
         assert p.made.words is not None
         number, last, home = p.pids["r"], p.made.words[1] - 1, p.top
-        together, more = self.together()
-        places = []
-        for e in node.elements:
-            places.append(f"row + rpiece * {self.pieces}" if self.pieces else "row")
-            self.pieces += pieces(e.dtype)
+        (ends, places), (together, more) = left, self.together()
         kinds = [TRITON_TYPES[e.dtype.name] for e in node.elements]
 
         def block(prefix: str, texts: Sequence[str]) -> tuple[str, ...]:
@@ -94,11 +117,6 @@ class LookBack:
         def chosen(cond: str, a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
             pairs = zip(a, b, strict=True)
             return block("v", [f"tl.where({cond}, {x}, {y})" for x, y in pairs])
-
-        def leave(values: Sequence[str], at: str, conds: Sequence[str] = ()) -> None:
-            mask = p.mask("x", conds) or "None"
-            for place, v in zip(places, values, strict=True):
-                home.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
 
         def look(prefix: str, at: str, cond: str, end: str) -> Callable[[], tuple[str, ...]]:
             """Peeks at words; and what makes of them, once they are there, all up to the last."""
@@ -121,13 +139,11 @@ class LookBack:
             end = f"tl.minimum({count}, {together}) - 1"
             return look("far", at, f"(rgroups < {count})", end)
 
-        ends = block("end", ends)
-        leave(ends, f"{number}{self.step}")
         near = look("near", f"rbefore{self.step}", f"(rbefore < {number})", "rnear - 1")
         far = groups()
         before = near()
         whole = chosen("rnear > 0", both(before, ends), ends)
-        leave(whole, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
+        self._leave(places, whole, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
         all_ = far()
         if more:
             home = Scope(2, p.top)

@@ -14,6 +14,7 @@ from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.lookback import LookBack
 from litz.targets.triton.printer import Printer
+from litz.targets.triton.reductions import at_once
 from litz.targets.triton.spell import neutral, number
 
 Key = tuple[str, tuple[Value, ...], tuple[Node, ...]]
@@ -57,16 +58,19 @@ class Scans:
             home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
             return found
         function, scan = self._spelled(node, p.made.backward)
+        left = None
+        if p.made.early and node.row.op:
+            left = self.look_back.leave(node, [at_once(node.row, parts[0], self.axis)])
         if p.made.run > 1:
             self._in_runs(home, node, found, parts)
         else:
             home.emit(f"{', '.join(found)}, = {scan.format(values)}")
         if p.made.words is not None:
             first = self._first(node, v) if node.start or not node.combine else ()
-            ends = [self.end(n) for n in found]
+            left = left or self.look_back.leave(node, [self.end(n) for n in found])
             scan = self._spelled(node, False)[1]
             both = partial(self.both, node)
-            return self.look_back(node, found, ends, scan, both, first)
+            return self.look_back(node, found, left, scan, both, first)
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
