@@ -342,7 +342,13 @@ def renormed_in_part(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     return out, s.view(2, 2)
 
 
-@pytest.mark.parametrize("fn", [renormed, renormed_in_part])
+def replaced(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    out = (x[:, 1:] * (s[1:] / 3).clamp(-1, 1) * x[:, 1:]).sum()
+    s.data = s.data * 0.9 + x.detach().mean(0)
+    return out, s.sum()
+
+
+@pytest.mark.parametrize("fn", [renormed, renormed_in_part, replaced])
 def test_what_the_program_writes_is_saved_as_it_was(fn: Callable[..., Any]) -> None:
     results = []
     for run in (compiled(fn, []), fn):

@@ -50,6 +50,8 @@ CHANNELS: Final = dict.fromkeys(
     (3, slice(1, 3)),
 )  # fmt: skip
 NORMS: Final = ROWS | CHANNELS
+# How AOTAutograd has a forward part leave new values in its inputs.
+REPLACING: Final = (aten.copy_.default, aten.set_.source_Tensor)
 # Of values that an ``autograd.Function`` keeps unasked: PyTorch saves those behind the others.
 UNCHECKED: Final = "saved_tensor_with_no_vc_check"
 PRODUCTS: Final = frozenset({
@@ -98,8 +100,8 @@ class _Parts:
         (self.output,) = forward.find_nodes(op="output")
         self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
         self.written = {owner(w) for n in forward.nodes for w in writes(n)}
-        copied = forward.find_nodes(op="call_function", target=aten.copy_.default)
-        self.replaced = {owner(n.args[0]) for n in copied}
+        calls = (n for t in REPLACING for n in forward.find_nodes(op="call_function", target=t))
+        self.replaced = {owner(n.args[0]) for n in calls}
 
     @property
     def saved(self) -> Sequence[Any]:
