@@ -401,7 +401,8 @@ class Printer(ABC):
         # A condition says that the element is there for points inside of its own axes alone.
         mask = self.mask(own.union(*(c.axes for c in v.conds)), conds)
         row = self.row_of(node)
-        if any(not c.axes <= own for c in v.conds) or mask and self.is_one(node.index, v.args):
+        one = self.mask(own) and self.is_one(node.index, v.args)
+        if one or any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
         elif row is not None:
             index = f"{self.index(row)}) + ({self.index(node.index - row)}"
