@@ -1,4 +1,4 @@
-"""``as_strided`` and its kind: what they address is memory as eager lays it out."""
+"""``as_strided``, ``set_`` and their kind: what they address is memory as eager lays it out."""
 
 from __future__ import annotations
 
@@ -227,3 +227,20 @@ def test_arguments_that_are_lazily_negated() -> None:
     for x in (z.conj().imag, z.imag, z.conj().imag):
         for actual, eager in zip(compiled(x), (x * 2, x.sum(), x), strict=True):
             torch.testing.assert_close(actual, eager)
+
+
+def test_what_becomes_the_memory_of_an_argument_is_its_own() -> None:
+    """Assigned ``data`` of averaged weights, which the program goes on to read."""
+
+    def step(k: Tensor, q: Tensor, x: Tensor) -> Tensor:
+        k.data = k.data * 0.9 + q * 0.1
+        return (x @ k).sin().softmax(-1) @ k.t()
+
+    results = []
+    for run in (torch.compile(step, backend="litz"), step):
+        k, q, x = (torch.linspace(-1, 1, 72).view(6, 12).roll(i).clone() for i in range(3))
+        for _ in range(2):
+            out = run(k, q, x[:, :6])
+        results.append((k, out))
+        assert k.untyped_storage().nbytes() == 4 * 72
+    torch.testing.assert_close(*results)

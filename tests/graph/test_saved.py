@@ -326,3 +326,33 @@ def test_what_is_only_widened_is_saved_as_it_was(fn: Callable[..., Any], narrow:
     values: Any = graphs[0][1].graph.output_node().args[0]
     kinds = [n.meta["val"].dtype for n in values[1:] if n.meta["val"].numel() == 64 * 64]
     assert graphs[0][0] == "forward" and kinds.count(torch.bfloat16) == narrow
+
+
+def renormed(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor, of few operations, is computed anew by the backward pass, of the old numbers."""
+    wide = x.std(0)
+    out = (x / wide * (wide.detach() / s).clamp(0.3, 3)).pow(3).sum()
+    s.mul_(0.9).add_(wide.detach(), alpha=0.1)
+    return out, s.sum()
+
+
+def renormed_in_part(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    out = (x[:, 1:] * (s[1:] / 3).clamp(-1, 1) * x[:, 1:]).sum()
+    s[2:] = 5
+    return out, s.view(2, 2)
+
+
+def replaced(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    out = (x[:, 1:] * (s[1:] / 3).clamp(-1, 1) * x[:, 1:]).sum()
+    s.data = s.data * 0.9 + x.detach().mean(0)
+    return out, s.sum()
+
+
+@pytest.mark.parametrize("fn", [renormed, renormed_in_part, replaced])
+def test_what_the_program_writes_is_saved_as_it_was(fn: Callable[..., Any]) -> None:
+    results = []
+    for run in (compiled(fn, []), fn):
+        x, s = draw(5, 4).requires_grad_(), draw(4).abs()
+        out, shown = run(x, s)
+        results.append((torch.autograd.grad(out, x)[0], shown, s))
+    torch.testing.assert_close(*results, atol=1e-6, rtol=1e-6)

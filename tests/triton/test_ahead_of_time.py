@@ -153,6 +153,21 @@ def test_a_load_stays_inside_along_every_axis_of_its_condition() -> None:
     assert loads and all("rmask" in line and "xmask" in line for line in loads)
 
 
+def test_of_rows_of_which_there_is_at_most_one_no_index_is_left(cache: Cache) -> None:
+    """The pointer to one number has the shape of its mask: Triton refuses others."""
+
+    def picked(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = torch.nonzero(mask)[:, 0]
+        return x[rows].sin(), torch.zeros_like(x).index_copy(0, rows, x[rows].exp()), rows * 2
+
+    x = torch.ones(1, 8)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        graphs = litz.explain(picked, x, x[:, 0] > 0, options=TRITON).graphs
+    found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
+    jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
+    assert jobs and len(submit(jobs, cache, 2).wait()) == len(jobs)
+
+
 def test_hyperbolic_tangents_of_both_widths(cache: Cache) -> None:
     for x in (torch.ones(9), torch.ones(9, dtype=torch.float64), torch.ones(())):
         (graph,) = litz.explain(lambda x: x.tanh(), x, options=TRITON).graphs

@@ -6,7 +6,8 @@ what it is made into element by element.  Products that are
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
 computes more columns, and kernels read such rows whole.  What is only converted to a wider type is
 saved as it was.  Of a view of an input the input is saved: by that PyTorch sees that somebody wrote
-it before the backward pass.
+it before the backward pass.  What the forward graph itself writes is copied first: the partitioner
+has the backward graph compute things anew from it as from any other input.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ CHANNELS: Final = dict.fromkeys(
     (3, slice(1, 3)),
 )  # fmt: skip
 NORMS: Final = ROWS | CHANNELS
+# How AOTAutograd has a forward part leave new values in its inputs.
+REPLACING: Final = (aten.copy_.default, aten.set_.source_Tensor)
+# Of values that an ``autograd.Function`` keeps unasked: PyTorch saves those behind the others.
+UNCHECKED: Final = "saved_tensor_with_no_vc_check"
 PRODUCTS: Final = frozenset({
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
 })  # fmt: skip
@@ -63,6 +68,9 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
     """
     both = _Parts(forward.graph, backward.graph, results)
     both.forget_sizes()
+    for n in dict.fromkeys(both.saved if both.replaced else ()):
+        if isinstance(n, Node) and owner(n) in both.replaced:
+            both.save_old(n)
     for n in dict.fromkeys(both.saved):
         if isinstance(n, Node):
             both.save_input(n)
@@ -92,6 +100,8 @@ class _Parts:
         (self.output,) = forward.find_nodes(op="output")
         self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
         self.written = {owner(w) for n in forward.nodes for w in writes(n)}
+        calls = (n for t in REPLACING for n in forward.find_nodes(op="call_function", target=t))
+        self.replaced = {owner(n.args[0]) for n in calls}
 
     @property
     def saved(self) -> Sequence[Any]:
@@ -118,6 +128,22 @@ class _Parts:
             if own.op == "placeholder" and not own.users and own.name in saved:
                 self._save(saved[own.name], own, ())
                 self.backward.erase_node(own)
+
+    def save_old(self, n: Node) -> None:
+        """Save a copy of what lies in memory that the forward part writes behind all it reads."""
+        own = self.inputs.get(n.name)
+        if own is None or any(owner(w) is own for u in self.backward.nodes for w in writes(u)):
+            return
+        at = n.next
+        while at.op == "placeholder":
+            at = at.next
+        self.changed = True
+        with self.forward.inserting_before(at):
+            old = add_call(at, aten.clone.default, (n,), {})
+        if UNCHECKED in n.meta:
+            old.meta[UNCHECKED] = n.meta[UNCHECKED]
+        own.replace_all_uses_with(*self._save(n, own, [old]))
+        self.backward.erase_node(own)
 
     def save_input(self, n: Node) -> None:
         """Save the input that a value is a view of, by itself alone, in the value's place."""

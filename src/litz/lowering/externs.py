@@ -82,7 +82,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     _check_writes(low, n)
     args = with_own_plans(target, tuple(argument(low, a, n) for a in n.args))
     kwargs = tuple((k, argument(low, v, n)) for k, v in n.kwargs.items())
-    if takes_objects(target):
+    if takes_objects(target) or target is aten.set_.source_Tensor:
         args, kwargs = lasting(low, args), lasting(low, kwargs)
     effects = sharing(target)
     mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
@@ -270,8 +270,8 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
 
 
 def lasting(low: GraphLowering, value: Any) -> Any:
-    """Arguments for a script object, which keeps what it is handed for as long as it likes: of
-    memory that the program would give to others, a copy.
+    """Arguments for a script object, which keeps what it is handed for as long as it likes, or for
+    an input that shall be one's memory: of memory that the program would give to others, a copy.
     """
     if isinstance(value, tuple):
         return tuple(lasting(low, v) for v in value)
@@ -281,7 +281,7 @@ def lasting(low: GraphLowering, value: Any) -> Any:
     if root.kind not in ("temp", "fresh"):
         return value
     copy = low.b.new_buffer(value.dtype, value.shape, value.strides, root.device, "extern")
-    reason = "a script object may keep it"
+    reason = "what is handed it may keep it"
     low.b.extern(aten.clone.default, (value,), (copy.name,), root.device, reason)
     return low.b.of_buffer(copy).ref
 

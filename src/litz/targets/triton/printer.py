@@ -129,6 +129,14 @@ class Printer(ABC):
         self.used.update(str(v) for v in dims)
         return render(e, TRITON, names)
 
+    def is_one(self, e: Expr, found: Iterable[Value]) -> bool:
+        """Whether an index is one for a whole block: nothing is left of dims of at most one.
+
+        found: the values that are part of it.
+        """
+        fixed = {v for v in e.free if v not in self.values.axis_of}
+        return fixed.issuperset(self.flat(e).free) and not any(a.axes for a in found)
+
     def costs(self, v: Expr) -> int:
         """Divisions that it takes to decode a dim."""
         text = render(self.flat(v), TRITON)
@@ -393,7 +401,8 @@ class Printer(ABC):
         # A condition says that the element is there for points inside of its own axes alone.
         mask = self.mask(own.union(*(c.axes for c in v.conds)), conds)
         row = self.row_of(node)
-        if any(not c.axes <= own for c in v.conds):
+        one = self.mask(own) and self.is_one(node.index, v.args)
+        if one or any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
         elif row is not None:
             index = f"{self.index(row)}) + ({self.index(node.index - row)}"
@@ -478,11 +487,10 @@ class Printer(ABC):
         value, *rest = texts
         names = {str(v): t for (v, _), t in zip(s.indirect, rest, strict=False)}
         axes = self.axes_written(s)
-        own = self.axes_of(s.index)
-        for _, n in s.indirect:
-            own |= self.values(n).axes
+        at_values = [self.values(n) for _, n in s.indirect]
+        own = self.axes_of(s.index).union(*(a.axes for a in at_values))
         index = self.aligned(s.index) or self.index(s.index, names)
-        if not set(axes) <= own:
+        if not set(axes) <= own or axes and self.is_one(s.index, at_values):
             index = f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
         conds = [texts[-1]] if s.mask is not None else []
         mask = self.mask(axes, conds)
