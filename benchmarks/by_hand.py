@@ -21,13 +21,17 @@ from torch import Tensor
 import litz
 from benchmarks.sweep.tensors import Job
 from benchmarks.sweep.timing import Side
+from litz.runtime.prelude import empty_large
 
 FOLDER = Path(__file__).with_name("loops")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fopenmp")
 SHARED = ("-fPIC", "-shared")
 HEADERS = Path(litz.__file__).parent / "targets" / "cpp" / "include"
 
-FILES = {"sum_rows": "sums"}
+FILES = {
+    "sum_rows": "sums",
+    **dict.fromkeys(("max_pool", "avg_pool"), "pools"),
+}
 """Which file has a case's loop."""
 
 WITHIN = 1e-4
@@ -54,7 +58,8 @@ def loop(name: str, job: Job) -> Callable[[], Any] | None:
         return None
     run = getattr(library(FILES[name]), name)
     expected = Side(job.fn, job).outcome()
-    results = [torch.full_like(t, torch.nan) for t in expected]
+    # On huge pages, where there are some, as results of Litz are.
+    results = [empty_large(t.shape, t.stride(), t.dtype).fill_(torch.nan) for t in expected]
     first: Tensor = job.args[0]
     held = [t.detach() for t in job.args if isinstance(t, Tensor)] + results
     tensors = (ctypes.c_void_p * len(held))(*(t.data_ptr() for t in held))
