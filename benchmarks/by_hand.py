@@ -31,6 +31,8 @@ HEADERS = Path(litz.__file__).parent / "targets" / "cpp" / "include"
 FILES = {
     "sum_rows": "sums",
     **dict.fromkeys(("max_pool", "avg_pool"), "pools"),
+    "cross_entropy_training": "losses",
+    "transposed_copy": "transposes",
 }
 """Which file has a case's loop."""
 
