@@ -16,12 +16,14 @@ static V vec(const float* p) { return litz::load<LANES>(p); }
 
 // A row's softmax past the caches into `to`; returns its loss.  The next row is asked for meanwhile.
 static float loss(const float* x, const float* next, int64_t n, int64_t target, float* kept, float* to) {
+    const int64_t whole = n / (4 * LANES) * (4 * LANES);
     V tops[4] = {V(-INFINITY), V(-INFINITY), V(-INFINITY), V(-INFINITY)};
-    for (int64_t i = 0; i < n; i += 4 * LANES)
+    for (int64_t i = 0; i < whole; i += 4 * LANES)
         for (int k = 0; k < 4; ++k) tops[k] = V(litz::hw::max(vec(x + i + k * LANES).v, tops[k].v));
-    const float top = litz::hmax(litz::maximum(litz::maximum(tops[0], tops[1]), litz::maximum(tops[2], tops[3])));
+    float top = litz::hmax(litz::maximum(litz::maximum(tops[0], tops[1]), litz::maximum(tops[2], tops[3])));
+    for (int64_t i = whole; i < n; ++i) top = std::fmax(top, x[i]);
     V sums[4] = {V(0.0f), V(0.0f), V(0.0f), V(0.0f)};
-    for (int64_t i = 0; i < n; i += 4 * LANES) {
+    for (int64_t i = 0; i < whole; i += 4 * LANES) {
         for (int k = 0; k < 4 * LANES; k += 16) __builtin_prefetch(next + i + k, 0, 2);
         for (int k = 0; k < 4; ++k) {
             V e = litz::exp(vec(x + i + k * LANES) - V(top));
@@ -29,12 +31,15 @@ static float loss(const float* x, const float* next, int64_t n, int64_t target, 
             sums[k] = sums[k] + e;
         }
     }
-    const float sum = litz::hsum((sums[0] + sums[1]) + (sums[2] + sums[3])), part = 1 / sum;
-    for (int64_t i = 0; i < n; i += LANES) litz::store_stream(to + i, vec(kept + i) * V(part));
+    float sum = litz::hsum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (int64_t i = whole; i < n; ++i) sum += kept[i] = std::exp(x[i] - top);
+    const float part = 1 / sum;
+    for (int64_t i = 0; i < whole; i += LANES) litz::store_stream(to + i, vec(kept + i) * V(part));
+    for (int64_t i = whole; i < n; ++i) to[i] = kept[i] * part;
     return std::log(sum) + top - x[target];
 }
 
-// Rows of whole sets of four vectors, all of which count.
+// Rows that fit the room; all of them count.
 LOOP(cross_entropy_training) {
     const float* x = (const float*)tensors[0];
     const int64_t* target = (const int64_t*)tensors[1];
@@ -63,12 +68,14 @@ LOOP(cross_entropy_training) {
         const float* p = saved + r * n;
         float* to = out + r * n;
         const int64_t at = target[r] / LANES * LANES;
-        for (int64_t i = 0; i < n; i += LANES) {
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
             __builtin_prefetch(p + i + 512, 0, 2);
             V g = vec(p + i) * V(scale);
             if (__builtin_expect(i == at, 0)) g.set(target[r] - at, g[target[r] - at] - scale);
             litz::store_stream(to + i, g);
         }
+        for (; i < n; ++i) to[i] = (p[i] - (i == target[r])) * scale;
     }
     litz::stream_fence();
 }

@@ -56,7 +56,7 @@ static bool edges_nan(const float* const* rows, int64_t i) {
     return (rows[0][i] != rows[0][i]) | (rows[1][i] != rows[1][i]) | (rows[2][i] != rows[2][i]);
 }
 
-// 3 by 3, every second, padded by one; rows of at least two vectors of results and windows that end within them.
+// 3 by 3, every second, padded by one.
 LOOP(max_pool) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
@@ -68,6 +68,11 @@ LOOP(max_pool) {
         const float* at = x + (u / down * height + 2 * i) * width;
         const float *first = i ? at - width : at, *last = 2 * i + 1 < height ? at + width : at;
         float* to = out + u * across;
+        const float* rows[3] = {first, at, last};
+        if (whole <= LANES) {
+            with_nan(rows, width, to, across);
+            continue;
+        }
         Odd nan{};
         auto column = [&](int64_t k, bool counts) {
             Lanes a = load(last + k), b = load(at + k), c = load(first + k);
@@ -88,19 +93,18 @@ LOOP(max_pool) {
             ask(at + 4 * j + 4 * width, 2 * width - 4 * j);
             vector(whole - LANES);
         }
-        const float* rows[3] = {first, at, last};
         auto edge = [&](int64_t a, int64_t b) {
             float top = std::max(std::max(first[a], first[b]), std::max(at[a], at[b]));
             return std::max(top, std::max(last[a], last[b]));
         };
         to[0] = edge(0, 1);
         if (across > whole) to[whole] = edge(width - 2, width - 1);
-        bool found = any(nan) | edges_nan(rows, 0) | (width % 2 && edges_nan(rows, width - 1));
+        bool found = any(nan) | edges_nan(rows, 0) | edges_nan(rows, 1) | (width % 2 && edges_nan(rows, width - 1));
         if (found) with_nan(rows, width, to, across);
     }
 }
 
-// 2 by 2, side by side; rows of at least two vectors of results.
+// 2 by 2, side by side.
 LOOP(avg_pool) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
@@ -119,9 +123,9 @@ LOOP(avg_pool) {
             ask(at + 4 * j + 8 * width, 4 * LANES);
             vector(j);
         }
-        if (j < across) {
-            ask(at + 4 * j + 8 * width, 2 * width - 4 * j);
-            vector(across - LANES);
-        }
+        if (j < across) ask(at + 4 * j + 8 * width, 2 * width - 4 * j);
+        if (j < across && across >= LANES) vector(j = across - LANES), j = across;
+        for (; j < across; ++j)
+            to[j] = (at[2 * j] + at[2 * j + 1] + at[width + 2 * j] + at[width + 2 * j + 1]) * 0.25f;
     }
 }

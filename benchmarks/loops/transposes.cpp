@@ -7,7 +7,7 @@
 
 constexpr int64_t ROWS = 64, COLUMNS = 128, PITCH = ROWS + 8, EACH = ROWS / 16;  // lines of a block to a column
 
-// Sides of whole blocks; the result begins where a line does.
+// Whole blocks; what is left at the sides is little.
 LOOP(transposed_copy) {
     const float* x = (const float*)tensors[0];
     float* out = (float*)tensors[1];
@@ -34,4 +34,7 @@ LOOP(transposed_copy) {
         }
         litz::stream_fence();
     }
+    const int64_t rows = height / ROWS * ROWS, columns = across * COLUMNS;
+    for (int64_t r = 0; r < height; ++r)
+        for (int64_t c = r < rows ? columns : 0; c < width; ++c) out[c * height + r] = x[r * width + c];
 }

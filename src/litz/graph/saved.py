@@ -373,7 +373,7 @@ def _laid_out(n: Node, found: Node) -> Node:
 
 
 def _reads_powers(own: Node) -> bool:
-    """Whether all that reads a log-softmax in the backward graph wants its exponentials, on a CPU."""
+    """Whether all that reads a log-softmax in the backward graph wants exponentials, on a CPU."""
     val, of = own.meta["val"], aten._log_softmax_backward_data.default
     wide = val.device.type == "cpu" and val.dtype in (torch.float32, torch.float64)
     detached = all(map(_reads_powers, (u for u in own.users if u.target is aten.detach.default)))

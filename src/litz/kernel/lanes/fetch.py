@@ -5,7 +5,7 @@ that follow it.  While a loop walks along one row, it asks for the next in order
 
 Several short rows at once: each is over before a machine takes it for a stream.
 
-Windows over rows: where a row ends, what comes next was read already, and the stream goes on behind.
+Windows over rows: where a row ends, what follows was read already, and the stream goes on behind.
 
 What each lane changes at a place of its own: the numbers of the places are in memory long before.
 
@@ -161,12 +161,10 @@ def _rows_ahead(n: Load, lane: Expr, across: Expr) -> int:
     return -(-FAR // step) if step >= LINE and short and bytes >= LARGE else 0
 
 
-def _of_windows(
-    stores: Sequence[Store], lane: Expr, across: Expr, lanes: int
-) -> tuple[Fetch, ...]:
+def _of_windows(stores: Sequence[Store], lane: Expr, across: Expr, lanes: int) -> tuple[Fetch, ...]:
     """What windows over several rows read next, in memory's order; empty where they leave gaps."""
-    size, count = (max(1, size_hint(extent(v), 1)) for v in (lane, across))
-    windows: dict[tuple[str, int, int, Expr], set[int]] = {}
+    size = max(1, size_hint(extent(lane), 1))
+    windows: dict[tuple[str, int, int, int, Expr], set[int]] = {}
     for n in walk(roots(stores)):
         split = split_linear(n.index, (lane, across)) if isinstance(n, Load) else None
         if not isinstance(n, Load) or n.indirect or split is None:
@@ -174,20 +172,20 @@ def _of_windows(
         step, row = (int_value(c) if c.is_const else 0 for c in split[0].values())
         first = parts(n.index)[0]
         if 0 < step < row:
-            key = n.buffer, n.dtype.bytes, row, n.index - step * lane - first
-            windows.setdefault(key, set()).add(first + step * (size - 1))
+            key = n.buffer, n.dtype.bytes, step * size, row, n.index - step * lane - first
+            windows.setdefault(key, set()).add(first)
     found: list[Fetch] = []
-    for (buffer, width, row, base), ends in windows.items():
-        places = sorted(ends)
-        rows = 1 + sum(b - a > LINE // width for a, b in pairwise(places))
-        times = -(-row // size)  # elements that are new to one of the lane
+    for (buffer, width, reach, row, base), starts in windows.items():
+        places = sorted(starts)
+        gaps = [b - a for a, b in pairwise(places)]
+        whole = max(gaps, default=0) <= reach and sum(gaps) + reach >= row
         loops = (v for v in base.free if isinstance(v, Var))
         large = size_hint(product(map(extent, loops)), 0) * row * width >= LARGE
-        dense = len(places) >= times and places[-1] - places[0] <= row * count
-        if rows > 1 and large and dense and row * width <= ROW[1]:
-            later = places[-1] + 1 + row * ((FAR - 1) // (row * width))
-            starts = range(0, times * lanes, LINE // width)
-            found += (Fetch(buffer, base + times * lane + later + at) for at in starts)
+        if any(gap * width > LINE for gap in gaps) and whole and large and row * width <= ROW[1]:
+            times = -(-row // size)  # elements that are new to one of the lane
+            later = places[-1] + reach - reach // size + 1 + row * ((FAR - 1) // (row * width))
+            lines = range(0, times * lanes, LINE // width)
+            found += (Fetch(buffer, base + times * lane + later + at) for at in lines)
     return tuple(found) if len(found) <= LINES else ()
 
 
