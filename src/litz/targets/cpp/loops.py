@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from math import prod
 
 from litz.dataclass import dataclass
@@ -573,8 +573,4 @@ class TreeBuilder(Placer):
 
 
 def position(r: Reduce) -> Expr:
-    pos: Expr | None = None
-    for v in r.axes:
-        pos = v if pos is None else pos * extent(v) + v
-    assert pos is not None
-    return pos
+    return reduce(lambda at, v: at * extent(v) + v, r.axes)
