@@ -34,6 +34,10 @@ FILES = {
     **dict.fromkeys(
         ("index_select", "gather", "scatter_add", "index_add", "embedding_training"), "places"
     ),
+    "max_pool": "pools",
+    "avg_pool": "pools",
+    "cross_entropy_training": "losses",
+    "transposed_copy": "transposes",
 }
 """Which file has a case's loop."""
 
@@ -61,6 +65,7 @@ def loop(name: str, job: Job) -> Callable[[], Any] | None:
         return None
     run = getattr(library(FILES[name]), name)
     expected = Side(job.fn, job).outcome()
+    # On huge pages, where there are some, as results of Litz are.
     results = [empty_large(t.shape, t.stride(), t.dtype).fill_(torch.nan) for t in expected]
     first: Tensor = job.args[0]
     held = [t.detach() for t in job.args if isinstance(t, Tensor)] + results

@@ -6,7 +6,8 @@ What the columns mean, medians of rounds that take turns, one thread's by its pr
 ms         of a call of --size elements
 GB/s       of the bytes that must move: arguments and results, each once
 copy       times what a copy takes that moves as many bytes: ATen's or Litz's, whichever is faster
-compute    times what as many elements take in the cache: the slope between two small calls
+compute    times what as many elements take in the cache: the slope between two small calls, which
+           other work blurs; it counts where there is no loop by hand
 by hand    times a loop by hand of all its work (`benchmarks.by_hand`), 0 where there is none
 bound      times what bounds it: the loop by hand, else the larger of copy and compute
 eager      how many times faster than eager

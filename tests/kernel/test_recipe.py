@@ -286,6 +286,30 @@ def test_short_rows_side_by_side_are_fetched_ahead() -> None:
     assert added(*(i << 21 for i in range(9))) == []  # more lines than may be asked for
 
 
+def test_windows_over_rows_fetch_what_comes_next() -> None:
+    """In memory's order; not where windows are of one row, leave gaps or are far apart."""
+    x, y, size = var("x0", 1 << 12), var("x1", 181), 362
+
+    def pooled(step: int, *starts: int) -> list[str]:
+        value = body.const(F32, 0)
+        for start in starts:
+            at = x * step + y * 2 + start
+            value = body.op("add", value, body.load(F32, "b0", at))
+        at = x * 181 + y
+        plan = replace(moved(at, at, (x, y)), stores=(Store("b1", at, value),))
+        recipe = lanes.choose(plan, 16)
+        verify(recipe)
+        assert parse_recipe(recipe.text) == recipe
+        return [str(f.index - x * step - 4 * y) for f in recipe.kernels[0].fetches]
+
+    lines = [str(2 * size + at) for at in (0, 16, 32, 48)]
+    assert pooled(2 * size, 0, 1, size, size + 1) == lines
+    assert pooled(2 * size, 0, 1) == []
+    assert pooled(3 * size, 0, 1, size, size + 1) == []
+    assert pooled(2 * size, 0, 1, 1 << 20, (1 << 20) + 1) == []
+    assert pooled(2 * size + 2, 0, 1, size + 1, size + 2) != []  # a column that no window has
+
+
 def test_streams_beside_arithmetic_are_fetched_ahead() -> None:
     """Large ones; what goes past the caches is read ahead alone."""
     found = []

@@ -2,7 +2,8 @@
 
 A log-softmax that the forward graph itself need not store is not saved: the backward graph computes
 it anew, to the same bits, from what it was made of and from two numbers a row; a norm likewise, and
-what it is made into element by element.  Products that are
+what it is made into element by element.  Of an argument, which may be written in between, the
+softmax is saved on CPUs: its exponentials are there, and are not computed again.  Products that are
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
 computes more columns, and kernels read such rows whole.  What is only converted to a wider type is
 saved as it was.  Of a view of an input the input is saved: by that PyTorch sees that somebody wrote
@@ -174,20 +175,25 @@ class _Parts:
         x, dim, own = made.args[0], made.args[1], self.inputs.get(n.name)
         assert isinstance(x, Node)
         found = next(filter(None, (self._sources(made, a) for a in (self._made_of(x), []))), None)
-        if own is None or found is None or not self._passes(made, n):
+        powers = own is not None and 2 * _row_bytes(made) < _bytes(made) and _reads_powers(own)
+        if own is None or not self._passes(made, n) or not (found or powers):
             return
-        again, sources = found
+        again, sources = found or ([], [])
         self.changed = True
         with self.forward.inserting_before(made):
             wide = _wide(made, x)
             top = add_call(made, aten.amax.default, (wide, [dim], True), {})
             low = add_call(made, aten.sub.Tensor, (wide, top), {})
-            powers = add_call(made, aten.exp.default, (low,), {})
-            total = add_call(made, aten.sum.dim_IntList, (powers, [dim], True), {})
+            parts = add_call(made, aten.exp.default, (low,), {})
+            total = add_call(made, aten.sum.dim_IntList, (parts, [dim], True), {})
             logs = add_call(made, aten.log.default, (total,), {})
-            value = _less(made, low, logs)
+            value = _laid_out(made, add_call(made, aten.sub.Tensor, (low, logs), {}))
+            if found is None:
+                share = add_call(made, aten.div.Tensor, (parts, total), {})
+                sources = [_laid_out(made, share)]
         known = {a: self.inputs[a.name] for a in sources if a in self.saved}
-        fresh = [a for a in (*sources, top, logs) if a not in known]
+        rows = [top, logs] if found else []
+        fresh = [a for a in (*sources, *rows) if a not in known]
         with self.forward.inserting_before(self.output):
             for shown in self._shown_too(fresh):
                 copy = add_call(self.output, aten.clone.default, (shown,), {})
@@ -197,10 +203,14 @@ class _Parts:
         self.forward.erase_node(made)
         first = next(a for a in self.backward.nodes if a.op != "placeholder")
         with self.backward.inserting_before(first):
-            for c in again:
-                known[c] = self.backward.node_copy(c, known.__getitem__)
-            low = add_call(own, aten.sub.Tensor, (_wide(own, known[x]), known[top]), {})
-            own.replace_all_uses_with(_less(own, low, known[logs]))
+            if found:
+                for c in again:
+                    known[c] = self.backward.node_copy(c, known.__getitem__)
+                low = add_call(own, aten.sub.Tensor, (_wide(own, known[x]), known[top]), {})
+                value = add_call(own, aten.sub.Tensor, (low, known[logs]), {})
+            else:
+                value = add_call(own, aten.log.default, (known[sources[0]],), {})
+            own.replace_all_uses_with(_laid_out(own, value))
         self.backward.erase_node(own)
 
     def leave_out_norm(self, n: Node) -> None:
@@ -378,14 +388,23 @@ def _wide(n: Node, x: Node) -> Node:
     return x if found is wide else add_call(n, aten._to_copy.default, (x,), {"dtype": wide})
 
 
-def _less(n: Node, low: Node, logs: Node) -> Node:
-    """What is left when the logarithms of sums are taken away, as ``n`` is: each row whole."""
-    found, val = add_call(n, aten.sub.Tensor, (low, logs), {}), n.meta["val"]
+def _laid_out(n: Node, found: Node) -> Node:
+    """A value in the type of ``n``, and as that lies: each row whole."""
+    val = n.meta["val"]
     if not same_dims(found.meta["val"].stride(), val.stride()):
         rows = {"memory_format": torch.contiguous_format}
         found = add_call(n, aten.clone.default, (found,), rows)
     narrow = found.meta["val"].dtype is not val.dtype
     return add_call(n, aten._to_copy.default, (found,), {"dtype": val.dtype}) if narrow else found
+
+
+def _reads_powers(own: Node) -> bool:
+    """Whether all that reads a log-softmax in the backward graph wants exponentials, on a CPU."""
+    val, of = own.meta["val"], aten._log_softmax_backward_data.default
+    wide = val.device.type == "cpu" and val.dtype in (torch.float32, torch.float64)
+    detached = all(map(_reads_powers, (u for u in own.users if u.target is aten.detach.default)))
+    users = [u for u in own.users if u.target is not aten.detach.default]
+    return wide and detached and all(u.target is of and u.args[0] is not own for u in users)
 
 
 def _normed(n: Node, norm: Any, known: Sequence[Node | None]) -> Node:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from litz.ir.body import Node, op
+from litz.ir.body import Node, Op, op
 from litz.ir.onehot import sum_of_one_hot
 from litz.lowering import values
 from litz.lowering.context import Builder
@@ -114,9 +114,15 @@ def log_softmax_backward(
     dim = dim % output.ndim
     b = ctx.b
     grad = values.expand(grad, output.shape)
-    y, g = wide(b, shared(b, output)), wide(b, grad)
+    log = output.lazy
+    if isinstance(log, Op) and log.name == "log":  # of what was saved in its place
+        powers = output.with_node(log.args[0])
+    else:
+        v = wide(b, shared(b, output))
+        powers = v.with_node(op("exp", v.node))
+    y, g = wide(b, powers), wide(b, grad)
     sum_ = sum_of_one_hot(g.node, axes(g.shape)[dim])
     if sum_ is None:
         g = wide(b, shared(b, grad))
         sum_ = _across(y, reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n)), dim)
-    return narrow(y.with_node(g.node - op("exp", y.node) * sum_), ctx.dtype)
+    return narrow(y.with_node(g.node - y.node * sum_), ctx.dtype)

@@ -223,7 +223,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         streamed,
         const(0) if form == "tiles" else sum((_stored(stores[i]) for i in streamed), const(0)),
         int(rowwise and _ahead(nodes, space, passes)),
-        fetches(stores, space, lanes, streamed) if form == "rows" and not cut else (),
+        fetches(stores, space, lanes, streamed) if form == "rows" else (),
         turned,
         turned_stores,
         heads=tuple(i for i in heads if i in streamed),

@@ -7,6 +7,8 @@ Several short rows at once: each is over before a machine takes it for a stream.
 
 Rows that data picks: no machine guesses which comes next.
 
+Windows over rows: where a row ends, what follows was read already, and the stream goes on behind.
+
 What each lane changes at a place of its own: the numbers of the places are in memory long before.
 
 Streams beside arithmetic: a machine that fetches by itself stops at the end of a page, and while it
@@ -16,8 +18,20 @@ computes it does not get far enough ahead to ask for the next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from litz.index import Expr, Var, coefficient, const, min_, product, size_hint, substitute
+from litz.index import (
+    Expr,
+    Var,
+    coefficient,
+    const,
+    min_,
+    product,
+    size_hint,
+    split_linear,
+    substitute,
+)
+from litz.index.arith import parts
 from litz.ir.body import Const, Load, Node, Op, Store, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import Fetch
@@ -53,8 +67,10 @@ def fetches(
         return ()
     # Serial dims run within those that threads divide.
     found = _of_rows(stores, lane, around[-1], lanes) if around else ()
-    found = found or (_of_picked(stores, lane, around[-1]) if around else ())
-    return found or _of_places(stores, lane) or _of_streams(stores, streamed, lane)
+    if around:
+        found = found or _of_picked(stores, lane, around[-1])
+    found = found or _of_places(stores, lane) or _of_streams(stores, streamed, lane)
+    return found or (_of_windows(stores, lane, around[-1], lanes) if around else ())
 
 
 def _of_picked(stores: Sequence[Store], lane: Expr, across: Expr) -> tuple[Fetch, ...]:
@@ -173,6 +189,34 @@ def _rows_ahead(n: Load, lane: Expr, across: Expr) -> int:
     bytes = size_hint(product(map(extent, loops)), 0) * width
     short = size_hint(extent(lane), SHORT) * width <= SHORT
     return -(-FAR // step) if step >= LINE and short and bytes >= LARGE else 0
+
+
+def _of_windows(stores: Sequence[Store], lane: Expr, across: Expr, lanes: int) -> tuple[Fetch, ...]:
+    """What windows over several rows read next, in memory's order; empty where they leave gaps."""
+    size = max(1, size_hint(extent(lane), 1))
+    windows: dict[tuple[str, int, int, int, Expr], set[int]] = {}
+    for n in walk(roots(stores)):
+        split = split_linear(n.index, (lane, across)) if isinstance(n, Load) else None
+        if not isinstance(n, Load) or n.indirect or split is None:
+            continue
+        step, row = (int_value(c) if c.is_const else 0 for c in split[0].values())
+        first = parts(n.index)[0]
+        if 0 < step < row:
+            key = n.buffer, n.dtype.bytes, step * size, row, n.index - step * lane - first
+            windows.setdefault(key, set()).add(first)
+    found: list[Fetch] = []
+    for (buffer, width, reach, row, base), starts in windows.items():
+        places = sorted(starts)
+        gaps = [b - a for a, b in pairwise(places)]
+        whole = max(gaps, default=0) <= reach and sum(gaps) + reach >= row
+        loops = (v for v in base.free if isinstance(v, Var))
+        large = size_hint(product(map(extent, loops)), 0) * row * width >= LARGE
+        if any(gap * width > LINE for gap in gaps) and whole and large and row * width <= ROW[1]:
+            times = -(-row // size)  # elements that are new to one of the lane
+            later = places[-1] + reach - reach // size + 1 + row * ((FAR - 1) // (row * width))
+            lines = range(0, times * lanes, LINE // width)
+            found += (Fetch(buffer, base + times * lane + later + at) for at in lines)
+    return tuple(found) if len(found) <= LINES else ()
 
 
 def _next(access: Load | Store, width: int, lane: Expr, across: Expr, lanes: int) -> Iterator[Expr]:

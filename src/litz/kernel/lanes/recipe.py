@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from litz.dataclass import dataclass
-from litz.index import Expr, const
+from litz.index import Expr, Substitution, const
 from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
 from litz.kernel.passes import Pass
@@ -70,6 +71,10 @@ class Fetch:
     left: Expr = const(0)
     picked: Node | None = None
     over: Expr = const(0)
+
+    def where(self, here: Substitution) -> Fetch:
+        """The same with other loops."""
+        return replace(self, index=here(self.index), at=here(self.at), left=here(self.left))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from math import prod
 
 from litz.dataclass import dataclass
-from litz.index import Expr, ceildiv, coefficient, const, min_, product, render, var
+from litz.index import Expr, ceildiv, coefficient, const, min_, product, render, substitution, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import I32, I64, DType
@@ -486,6 +486,9 @@ class TreeBuilder(Placer):
             self.streamed = {p.stores[i] for i in self.made.streamed}
             self.analyse(roots(p.stores))
             inner = scope if p.var is None else Scope(scope, [], p.var)
+            if p.var is not None:
+                here = substitution({lane: p.var + p.start})
+                inner.body.extend(tree.Ask(f.where(here)) for f in self.made.fetches)
             self.point(inner)
             if p.var is not None:
                 loop = tree.Lanes(p.var, extent(p.var), inner.body, exact=self.exact(p.var))
