@@ -41,6 +41,9 @@ FILES = {
 }
 """Which file has a case's loop."""
 
+WHOLE = {"places": 128}
+"""Elements of which rows have to be a multiple for a file's loops."""
+
 WITHIN = 1e-4
 """Distance from eager mode's results, of their norm, from which a loop does other work."""
 
@@ -56,18 +59,18 @@ def library(file: str) -> ctypes.CDLL:
 
 
 def loop(name: str, job: Job) -> Callable[[], Any] | None:
-    """A call of a case's loop with as many threads as PyTorch has; None where there is none.
+    """A call of a case's loop with as many threads as PyTorch has; None where there is none for such rows.
 
     Sizes are those of the first argument.  Raises ValueError where its result
     is another than eager mode's.
     """
-    if name not in FILES:
+    first: Tensor = job.args[0]
+    if name not in FILES or first.shape[-1] % WHOLE.get(FILES[name], 1):
         return None
     run = getattr(library(FILES[name]), name)
     expected = Side(job.fn, job).outcome()
     # On huge pages, where there are some, as results of Litz are.
     results = [empty_large(t.shape, t.stride(), t.dtype).fill_(torch.nan) for t in expected]
-    first: Tensor = job.args[0]
     held = [t.detach() for t in job.args if isinstance(t, Tensor)] + results
     tensors = (ctypes.c_void_p * len(held))(*(t.data_ptr() for t in held))
     sizes = (ctypes.c_int64 * first.dim())(*first.shape)

@@ -31,12 +31,14 @@ def test_a_kernel_is_bound_by_the_larger() -> None:
 
 @pytest.mark.parametrize("name", sorted(by_hand.FILES))
 def test_loops_by_hand_give_what_eager_gives(name: str) -> None:
-    """Also of sizes that no vector divides; one that does other work is refused."""
-    for size, layout in ((1 << 12, "plain"), (1 << 14, "odd")):
+    """Also of sizes that no vector divides, unless its rows are whole blocks."""
+    for size, layout in ((1 << 14, "plain"), (1 << 14, "odd")):
         job = COMPOSITIONS[name](Place(size, torch.float32, layout, "cpu"))
         call = by_hand.loop(name, job)
-        assert call is not None
-        call()
+        if call is not None:
+            call()
+        else:
+            assert layout == "odd" and by_hand.FILES[name] in by_hand.WHOLE
 
 
 def test_loops_by_hand_that_do_other_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
