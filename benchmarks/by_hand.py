@@ -59,7 +59,7 @@ def library(file: str) -> ctypes.CDLL:
 
 
 def loop(name: str, job: Job) -> Callable[[], Any] | None:
-    """A call of a case's loop with as many threads as PyTorch has; None where there is none for such rows.
+    """A call of a case's loop with as many threads as PyTorch has, or None if none takes its rows.
 
     Sizes are those of the first argument.  Raises ValueError where its result
     is another than eager mode's.
