@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.aliasing import DESCRIPTIONS, is_view_op, owner, writes
 from litz.graph.calls import is_random
+from litz.graph.eager_calls import ELEMENTS
 from litz.graph.values import EAGER_VAL, add_call, fake_mode, same_dims
 from litz.ir.matmul import GROWTH, SHORT, padded_size
 from litz.runtime.torch_private import same_memory
@@ -399,12 +400,17 @@ def _laid_out(n: Node, found: Node) -> Node:
 
 
 def _reads_powers(own: Node) -> bool:
-    """Whether all that reads a log-softmax in the backward graph wants exponentials, on a CPU."""
+    """Whether all that reads a log-softmax in the backward graph wants exponentials, on a CPU.
+
+    Of few elements they cost less than whatever else a call does.
+    """
     val, of = own.meta["val"], aten._log_softmax_backward_data.default
     wide = val.device.type == "cpu" and val.dtype in (torch.float32, torch.float64)
     detached = all(map(_reads_powers, (u for u in own.users if u.target is aten.detach.default)))
     users = [u for u in own.users if u.target is not aten.detach.default]
-    return wide and detached and all(u.target is of and u.args[0] is not own for u in users)
+    many = math.prod(_sizes(own)) >= ELEMENTS["cpu"]
+    read = all(u.target is of and u.args[0] is not own for u in users)
+    return many and wide and detached and read
 
 
 def _normed(n: Node, norm: Any, known: Sequence[Node | None]) -> Node:

@@ -300,8 +300,10 @@ def cast(value: Node, to: DType) -> Node:
         if not to.is_int or to.bits == 64 or 0 <= value.value < 128:
             if not (to.is_float and to.bits < 64):
                 return const(to, value.value)
-            if isinstance(value.value, int) and abs(value.value) <= 256:
-                return const(to, value.value)
+            # Floats of every type hold these, so that no number of more digits is kept.
+            if abs(value.value) <= (256 if isinstance(value.value, int) else 16):
+                if isinstance(value.value, int) or value.value.is_integer():
+                    return const(to, value.value)
     return op("cast", value, to=to)
 
 
