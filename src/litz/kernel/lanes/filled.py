@@ -114,7 +114,7 @@ def rows_of(plan: KernelPlan) -> Rows | None:
     known = extent(over).hi
     if not within or left or max(rows, MOST if known is None else known) > MOST:
         return None
-    # Updates of 16-bit numbers, which are none of sums, run one by one.
+    # Maxima and minima of 16-bit numbers run one by one (sums of such are of float32).
     fit = row.value * s.value.dtype.bytes >= SHORT and s.value.dtype.bits != 16
     return Rows(s, over, lane, data, number, rows) if fit else None
 
