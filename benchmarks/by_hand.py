@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ WITHIN = 1e-4
 """Distance from eager mode's results, of their norm, from which a loop does other work."""
 
 
+@cache
 def library(file: str) -> ctypes.CDLL:
     """A file's loops.  Raises CalledProcessError where the compiler refuses it."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"

@@ -169,3 +169,15 @@ def test_pieces_check_what_they_do_not_choose() -> None:
         assert not call(plan, buffers)
         places[40] = size
         assert call(plan, buffers)
+
+
+def test_pieces_ask_for_the_next_row_that_data_picks() -> None:
+    x0, x1, t0 = var("x0", 4096), var("x1", 512), symbol("t0", 0, 4095)
+    row = B.load(F32, "a", t0 * 512 + x1, ((t0, B.load(I64, "i", x0)),))
+    inside = B.op("le", B.const(I64, 100), B.index(x1))
+    beside = B.masked(inside, B.load(F32, "b", x0 * 412 + x1 - 100), B.const(F32, 0.0))
+    store = Store("c", x0 * 512 + x1, B.op("add", row, beside))
+    text = source(make_plan([x0, x1], [], [store], x1))
+    asked = [line for line in text.splitlines() if "__builtin_prefetch(a + " in line]
+    assert asked and all("+ 512 * t" in line for line in asked)
+    assert "i[litz::least(4095, x0 + 1)]" in text

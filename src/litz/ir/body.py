@@ -301,9 +301,9 @@ def cast(value: Node, to: DType) -> Node:
             if not (to.is_float and to.bits < 64):
                 return const(to, value.value)
             # Floats of every type hold these, so that no number of more digits is kept.
-            if abs(value.value) <= (256 if isinstance(value.value, int) else 16):
-                if isinstance(value.value, int) or value.value.is_integer():
-                    return const(to, value.value)
+            most = 256 if isinstance(value.value, int) else 16
+            if abs(value.value) <= most and value.value == int(value.value):
+                return const(to, value.value)
     return op("cast", value, to=to)
 
 

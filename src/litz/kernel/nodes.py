@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeGuard
 
 from litz.index import Const as IndexConst
-from litz.index import Expr, Var, as_expr, ge, gt, le, lt
+from litz.index import Expr, Var, as_expr, coefficient, const, ge, gt, le, lt
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, loads, walk
 from litz.ir.body import loops_of as loops_of
 from litz.ir.dtype import I64
@@ -174,6 +174,11 @@ def by_loops(
     for s in stores:
         groups.setdefault(loops(s), []).append(s)
     return groups
+
+
+def goes_along(n: Load, lane: Expr) -> bool:
+    """Whether a load reads one element after the other along a dim, at no place of data's."""
+    return not n.indirect and coefficient(n.index, lane) is const(1)
 
 
 def loaded(nodes: Sequence[Node]) -> set[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from litz.index import Expr, coefficient, const, product, size_hint
+from litz.index import Expr, product, size_hint
 from litz.ir.body import Const, Load, Masked, Node, Op, Reduce, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.access import in_ranges, uniform
 from litz.kernel.lanes.fetch import LARGE
 from litz.kernel.lanes.recipe import Chunk, Copies, LanePlan, Limit
 from litz.kernel.lanes.reuse import cost
-from litz.kernel.nodes import below, extent, int_value, reads, roots
+from litz.kernel.nodes import below, extent, goes_along, int_value, reads, roots
 
 TERMS = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
@@ -183,7 +183,7 @@ class Cuts:
         nodes = [x for x in below(n.args) if not isinstance(x, Const)]
         loads = [x for x in nodes if isinstance(x, Load)]
         plain = all(isinstance(x, (Load, Op)) and lane in x.vars for x in nodes)
-        if not plain or not all(_goes_along(x, lane) for x in loads):
+        if not plain or not all(goes_along(x, lane) for x in loads):
             return 1
         own = (x for x in loads if not whole_rows or units[-1] in x.vars)
         row = sum(x.dtype.bytes for x in own) * size_hint(extent(lane), 0)
@@ -212,7 +212,3 @@ class Cuts:
                 same = lane not in cond.vars
                 same = same or (isinstance(cond, Op) and uniform(cond, lane, self.lanes))
                 yield SKIPPED * ((same and lane in n.vars) or n in self.made.branches)
-
-
-def _goes_along(n: Load, lane: Expr) -> bool:
-    return not n.indirect and coefficient(n.index, lane) is const(1)

@@ -37,7 +37,7 @@ from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.lanes.reuse import COSTLY
 from litz.kernel.lanes.space import Space
-from litz.kernel.nodes import extent, guarded, int_value, roots
+from litz.kernel.nodes import extent, goes_along, guarded, int_value, roots
 
 ROW = 1 << 11, 1 << 16  # bytes of a row, at least and at most, of which the next is fetched
 LINE = 64  # bytes that memory hands out at once
@@ -121,7 +121,7 @@ def _number(value: Node, lane: Expr) -> Load | None:
     nodes = [n for n in walk((value,)) if not isinstance(n, Const)]
     loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
     plain = sum(map(_is_plain, nodes)) == len(nodes) - 1
-    there = plain and len(loads) == 1 and coefficient(loads[0].index, lane) is const(1)
+    there = plain and len(loads) == 1 and goes_along(loads[0], lane)
     return loads[0] if there and not loads[0].dtype.is_float else None
 
 

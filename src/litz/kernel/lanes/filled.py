@@ -17,7 +17,7 @@ from litz.ir import body
 from litz.ir.body import Load, Node, Store, op
 from litz.ir.dtype import I32
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, int_value
+from litz.kernel.nodes import extent, goes_along, int_value
 from litz.kernel.phases import Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan, Param
 
@@ -140,8 +140,8 @@ def sorting(
 
 def ahead(s: Store, over: Expr, lane: Expr) -> tuple[Load, ...]:
     """What updates read along their rows, of which the next one's is fetched."""
-    found = [n for n in body.loads((s.value,)) if not n.indirect and over in n.index.free]
-    return tuple(n for n in found if coefficient(n.index, lane) is const(1))
+    loads = body.loads((s.value,))
+    return tuple(n for n in loads if over in n.index.free and goes_along(n, lane))
 
 
 def stripe(width: int, lanes: int) -> int:

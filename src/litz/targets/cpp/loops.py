@@ -488,7 +488,7 @@ class TreeBuilder(Placer):
             inner = scope if p.var is None else Scope(scope, [], p.var)
             if p.var is not None:
                 here = substitution({lane: p.var + p.start})
-                inner.body.extend(tree.Ask(f.where(here)) for f in self.made.fetches)
+                inner.body.extend([asks(self, f.where(here), inner) for f in self.made.fetches])
             self.point(inner)
             if p.var is not None:
                 loop = tree.Lanes(p.var, extent(p.var), inner.body, exact=self.exact(p.var))

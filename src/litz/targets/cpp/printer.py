@@ -338,9 +338,8 @@ class Printer:
     def visit_turns(self, s: tree.Turns, spell: Speller, copy: int) -> None:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
-        if (
-            spell.count is not None and not s.rows
-        ):  # it runs once at most: what is compiled once will do
+        # It runs once at most: what is compiled once will do.
+        if spell.count is not None and not s.rows:
             end = f"{base}_b + {s.count * s.step}"
             self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
             self.block(s.body, spell)
