@@ -29,7 +29,7 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
-MOVED = 1 << 9, 1 << 8  # bytes that such a block writes of a row, rows of it: nothing is computed
+MOVED = 1 << 8, 1 << 7  # bytes that such a block writes of a row, rows of it: nothing is computed
 MOVED_LEAST = 1 << 6  # rows of it where there would be fewer blocks than ``MANY_BLOCKS``
 MANY_BLOCKS = 1 << 8
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
@@ -372,7 +372,7 @@ def _moves_runs(plan: KernelPlan) -> bool:
     moved = _move(plan)
     if moved is None:
         return False
-    return size_hint(extent(moved.outer), 0) * moved.load.dtype.bytes >= MOVED[0] // 2
+    return size_hint(extent(moved.outer), 0) * moved.load.dtype.bytes >= MOVED[0]
 
 
 def _tiles(plan: KernelPlan, streamed: Sequence[int]) -> tuple[int, int]:

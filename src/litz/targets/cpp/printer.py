@@ -435,7 +435,25 @@ class Printer:
         at = self.ends(m, replace(spell, names={str(v): f"{v}_lo" for v in both}))
         sizes = ", ".join(f"{v}_hi - {v}_lo" for v in both)
         name, pitch = room
-        self.line(f"litz::turn_stream<{self.kernel.lanes}>({at}, {sizes}, {name}, {pitch});")
+        self.next_unit()
+        ahead = replace(spell, names={str(v): f"{self.start_of(v)}_w" for v in self.kernel.units})
+        to = f"{m.load.buffer} + ({ahead.index(m.load.index)})"
+        left = (f"{self.expr(extent(v))} - {v}_lo_w, {self.kernel.grains[v]}" for v in both)
+        rows, columns = (f"litz::least({n})" for n in left)
+        given = f"{at}, {sizes}, {name}, {pitch}, {to}, more_ ? {rows} : 0, {columns}"
+        self.line(f"litz::turn_stream<{self.kernel.lanes}>({given});")
+
+    def next_unit(self) -> None:
+        """Where the next unit's dims start, and whether this thread has one."""
+        self.line("const bool more_ = unit_ + 1 < units_;")
+        carry = "1"
+        for v in reversed(self.kernel.units):
+            at, stop = self.start_of(v), self.expr(extent(v))
+            step = self.kernel.grains.get(v, 1)
+            self.line(f"int64_t {at}_w = {at} + {carry} * {step};")
+            carry = f"{v}_c"
+            self.line(f"const bool {carry} = {at}_w >= {stop};")
+            self.line(f"if ({carry}) {at}_w = 0;")
 
     def visit_lanes(self, s: tree.Lanes, spell: Speller, _: int) -> None:
         assert isinstance(s.var, Var)

@@ -40,41 +40,56 @@ namespace detail {
 template <class T> LITZ_CALLED void copy_each(const T* from, i64 step, T* to, i64 to_step, i64 n) {
   for (; n > 0; n--, from += step, to += to_step) *to = *from;
 }
-template <class T> LITZ_CALLED void ask_rows(const T* at, i64 stride, i64 n) {
-  for (; n > 0; n--, at += stride) __builtin_prefetch(at, 0, 3);
-}
+// Rows in memory whose lines are asked for, one after the other.
+template <class T> struct Asked {
+  static constexpr i64 line = 64 / sizeof(T);
+  const T* at;
+  i64 stride, rows, columns, column = 0;
+  LITZ_FN void next() {
+    if (rows == 0) return;
+    // Rows begin anywhere: of what has no whole line the last; the first one's was read with others.
+    column = least(column + line, columns);
+    __builtin_prefetch(at + column - 1, 0, 2);
+    if (column < columns) return;
+    at += stride, rows--, column = 0;
+  }
+};
 // n elements by vectors; whole lines, wherever they begin, go past the caches.
-template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n) {
+template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, Asked<T>& asked) {
   constexpr i64 line = 64 / sizeof(T);
   i64 i = least(n, i64((0 - (u64)to) % 64 / sizeof(T)));
   copy_each(from, i64(1), to, i64(1), i);
-  for (const i64 end = i + (n - i) / line * line; i < end; i += N)
-    store_stream(to + i, load<N>(from + i));
+  for (const i64 end = i + (n - i) / line * line; i < end;) {
+    asked.next();
+    LITZ_UNROLL
+    for (i64 k = 0; k < line; k += N, i += N) store_stream(to + i, load<N>(from + i));
+  }
   copy_each(from + i, i64(1), to + i, i64(1), n - i);
 }
 }  // namespace detail
 
 // The same of a block of rows, past the caches: what is written of a row is kept in `room` until
 // it is whole, so that memory gets, as it gives, long runs.  pitch: elements of such a row there.
+// Meanwhile the next block, as far from row to row, is asked for.
 template <int N, class E>
 LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_stride, i64 rows,
-                         i64 columns, E* kept, i64 pitch) {
+                         i64 columns, E* kept, i64 pitch, const E* next, i64 next_rows,
+                         i64 next_columns) {
   using T = detail::bits_of<E>;
   const T* from = (const T*)source;
   T* const room = (T*)kept;
   for (i64 i = 0; i < rows; i += N, from += N * from_stride) {
     const i64 here = least(rows - i, N);
     i64 j = 0;
-    for (; here == N && j + N <= columns; j += N) {
-      if (i + 2 * N <= rows && j * sizeof(T) % 64 == 0)
-        detail::ask_rows(from + N * from_stride + j, from_stride, N);
+    for (; here == N && j + N <= columns; j += N)
       transpose<N>(from + j, from_stride, room + j * pitch + i, pitch);
-    }
     for (; j < columns; j++)
       detail::copy_each(from + j, from_stride, room + j * pitch + i, i64(1), here);
   }
+  detail::Asked<T> asked{(const T*)next, from_stride, next_rows, next_columns};
   for (i64 j = 0; j < columns; j++)
-    detail::copy_stream<N>((const T*)room + j * pitch, (T*)target + j * to_stride, rows);
+    detail::copy_stream<N>((const T*)room + j * pitch, (T*)target + j * to_stride, rows, asked);
+  while (asked.rows) asked.next();
 }
 
 }  // namespace litz
