@@ -450,6 +450,20 @@ def test_transposed_copies_are_written_past_the_caches_in_long_runs(
     check(plan, {"a": data(dtype, n), "c": zeros[1:]}, threads=(1, 2), lanes=lanes)
 
 
+@pytest.mark.parametrize("rows, columns", [(197, 331), (67, 259), (1024, 129)])
+def test_batches_of_transposes_ask_for_the_next_block(rows: int, columns: int) -> None:
+    """Rows that begin at another place of a line each; past the last block there is nothing."""
+    count = -(-(1 << 20) // (rows * columns)) + 1
+    x0, x1, x2 = var("x0", count), var("x1", rows), var("x2", columns)
+    each = x0 * rows * columns
+    value = B.load(F32, "a", each + x1 * columns + x2)
+    plan = make_plan([x0, x1, x2], [], [Store("c", each + x2 * rows + x1, value)], x1, tile=x2)
+    text = source(plan, 16)
+    assert "x0_next = x0 +" in text and "unit_ + 1 < units_" in text
+    n = count * rows * columns
+    check(plan, {"a": data("f32", n + 3)[3:], "c": torch.zeros(n)}, threads=(1, 2, 3), lanes=16)
+
+
 def test_short_runs_of_transposed_copies_go_through_the_caches() -> None:
     x0, x1 = var("x0", 1 << 17), var("x1", 10)
     value = B.load(F32, "a", x1 * (1 << 17) + x0)

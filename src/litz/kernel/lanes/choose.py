@@ -29,9 +29,7 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
-MOVED = 1 << 8, 1 << 7  # bytes that such a block writes of a row, rows of it: nothing is computed
-MOVED_LEAST = 1 << 6  # rows of it where there would be fewer blocks than ``MANY_BLOCKS``
-MANY_BLOCKS = 1 << 8
+MOVED = 1 << 8, 1 << 6  # bytes that such a block writes of a row, rows of it: nothing is computed
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
@@ -380,11 +378,16 @@ def _tiles(plan: KernelPlan, streamed: Sequence[int]) -> tuple[int, int]:
     moved = _move(plan) if streamed else None
     if moved is None:
         return STREAMED_TILES if streamed else TILES
-    run, rows = MOVED[0] // moved.load.dtype.bytes, MOVED[1]
-    points = size_hint(product(extent(d.var) for d in plan.dims), 0)
-    while rows > MOVED_LEAST and points < MANY_BLOCKS * run * rows:
-        rows //= 2
+    width = moved.load.dtype.bytes
+    run = _even(extent(moved.outer), MOVED[0] // width, LINE // width)
+    rows = _even(extent(moved.inner), MOVED[1] << (width < 4), LINE // width)
     return (run, rows) if moved.outer is plan.tile else (rows, run)
+
+
+def _even(n: Expr, size: int, step: int) -> int:
+    """About ``size``, in steps: the last of the blocks of ``n`` is not much less."""
+    size = size_hint(n, size) // max(1, round(size_hint(n, size) / size))
+    return -(-size // step) * step
 
 
 def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> bool:

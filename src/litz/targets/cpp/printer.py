@@ -375,12 +375,12 @@ class Printer:
         """The tiles of one block, whole ones and those at the edges."""
         assert isinstance(s.across, Var)
         n, down, across = self.kernel.lanes, str(s.down), s.across.name
-        for dim in (s.down, s.across):
-            stop = f"{dim}_lo + {self.kernel.grains[dim]}"
-            self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
         if s.room is not None and s.move is not None:
             self.move_block(s.move, s.room, spell)
             return
+        for dim in (s.down, s.across):
+            stop = f"{dim}_lo + {self.kernel.grains[dim]}"
+            self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
         loops = [
             f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})",
             f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})",
@@ -430,30 +430,32 @@ class Printer:
         at = (f"{a.buffer} + ({spell.index(a.index)}), {self.expr(row)}" for a, row in ends)
         return ", ".join(at)
 
-    def move_block(self, m: Move, room: tuple[str, int], spell: Speller) -> None:
+    def move_block(self, m: Move, room: str, spell: Speller) -> None:
         both = m.outer, m.inner
         at = self.ends(m, replace(spell, names={str(v): f"{v}_lo" for v in both}))
-        sizes = ", ".join(f"{v}_hi - {v}_lo" for v in both)
-        name, pitch = room
+        left = (f"{self.expr(extent(v))} - {v}_lo" for v in both)
         self.next_unit()
-        ahead = replace(spell, names={str(v): f"{self.start_of(v)}_w" for v in self.kernel.units})
-        to = f"{m.load.buffer} + ({ahead.index(m.load.index)})"
-        left = (f"{self.expr(extent(v))} - {v}_lo_w, {self.kernel.grains[v]}" for v in both)
-        rows, columns = (f"litz::least({n})" for n in left)
-        given = f"{at}, {sizes}, {name}, {pitch}, {to}, more_ ? {rows} : 0, {columns}"
-        self.line(f"litz::turn_stream<{self.kernel.lanes}>({given});")
+        later = {str(v): f"{self.start_of(v)}_next" for v in self.kernel.units}
+        to = f"{m.load.buffer} + ({spell.index(m.load.index, later)})"
+        rows, columns = (f"{self.expr(extent(v))} - {v}_lo_next" for v in both)
+        sizes = ", ".join(
+            str(n) for n in (self.kernel.lanes, *(self.kernel.grains[v] for v in both))
+        )
+        given = (
+            f"{at}, {m.outer}_lo, {', '.join(left)}, {room}, {to}, more_ ? {rows} : 0, {columns}"
+        )
+        self.line(f"litz::turn_stream<{sizes}>({given});")
 
     def next_unit(self) -> None:
-        """Where the next unit's dims start, and whether this thread has one."""
+        """Where dims start in the next unit, and whether this thread has one."""
         self.line("const bool more_ = unit_ + 1 < units_;")
-        carry = "1"
+        turn = "1"
         for v in reversed(self.kernel.units):
-            at, stop = self.start_of(v), self.expr(extent(v))
-            step = self.kernel.grains.get(v, 1)
-            self.line(f"int64_t {at}_w = {at} + {carry} * {step};")
-            carry = f"{v}_c"
-            self.line(f"const bool {carry} = {at}_w >= {stop};")
-            self.line(f"if ({carry}) {at}_w = 0;")
+            at, step = self.start_of(v), self.kernel.grains.get(v, 1)
+            self.line(f"int64_t {at}_next = {at} + {turn} * {step};")
+            turn = f"{v}_turn"
+            self.line(f"const bool {turn} = {at}_next >= {self.expr(extent(v))};")
+            self.line(f"if ({turn}) {at}_next = 0;")
 
     def visit_lanes(self, s: tree.Lanes, spell: Speller, _: int) -> None:
         assert isinstance(s.var, Var)

@@ -44,11 +44,9 @@ class TileBuilder(TreeBuilder):
         if moved is not None and first:
             self.kernel.units = (*others, moved.outer, moved.inner)
             width, grains = moved.load.dtype.bytes, self.kernel.grains
-            pitch = grains[moved.outer] + LINE // width  # rows that collide in no cache
-            name = self.name("m")
-            size = grains[moved.inner] * pitch
-            self.kernel.arrays.append(tree.Array(name, moved.load.dtype, size))
-            self.tiles.room = name, pitch
+            self.tiles.room = self.name("m")
+            size = grains[moved.inner] * (grains[moved.outer] + LINE // width)
+            self.kernel.arrays.append(tree.Array(self.tiles.room, moved.load.dtype, size))
 
     def parallel_loops(self, nest: Nest) -> None:
         for v in (*self.kernel.units, *self.space.serial):

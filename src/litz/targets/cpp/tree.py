@@ -312,8 +312,8 @@ class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
     exact: all tiles are whole.  down_first: they follow each other down the rows.
-    move: what whole tiles are, where nothing is computed; room: an array for all of a block, past
-    the caches then, and the elements of its rows.
+    move: what whole tiles are, where nothing is computed; room: an array for all of a block, which
+    then goes past the caches.
     """
 
     down: Expr
@@ -325,7 +325,7 @@ class Tiles(Stmt):
     exact: bool = False
     down_first: bool = False
     move: Move | None = None
-    room: tuple[str, int] | None = None
+    room: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

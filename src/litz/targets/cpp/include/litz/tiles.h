@@ -47,7 +47,7 @@ template <class T> struct Asked {
   i64 stride, rows, columns, column = 0;
   LITZ_FN void next() {
     if (rows == 0) return;
-    // Rows begin anywhere: of what has no whole line the last; the first one's was read with others.
+    // Where a row begins within a line, the block before has asked for that.
     column = least(column + line, columns);
     __builtin_prefetch(at + column - 1, 0, 2);
     if (column < columns) return;
@@ -57,7 +57,7 @@ template <class T> struct Asked {
 // n elements by vectors; whole lines, wherever they begin, go past the caches.
 template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, Asked<T>& asked) {
   constexpr i64 line = 64 / sizeof(T);
-  i64 i = least(n, i64((0 - (u64)to) % 64 / sizeof(T)));
+  i64 i = least(n, before<line>(to));
   copy_each(from, i64(1), to, i64(1), i);
   for (const i64 end = i + (n - i) / line * line; i < end;) {
     asked.next();
@@ -68,14 +68,20 @@ template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, 
 }
 }  // namespace detail
 
-// The same of a block of rows, past the caches: what is written of a row is kept in `room` until
-// it is whole, so that memory gets, as it gives, long runs.  pitch: elements of such a row there.
+// The same of a block of so many rows and columns, past the caches: what is written of a row is kept
+// in `room` until it is whole, so that memory gets, as it gives, long runs.
+// above: rows before the block; height, width: what there is from it on.  Where lines of the target
+// begin within others' runs, their first lanes are left to those, and a line more is read instead.
 // Meanwhile the next block, as far from row to row, is asked for.
-template <int N, class E>
-LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_stride, i64 rows,
-                         i64 columns, E* kept, i64 pitch, const E* next, i64 next_rows,
-                         i64 next_columns) {
+template <int N, int ROWS, int COLUMNS, class E>
+LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_stride, i64 above,
+                         i64 height, i64 width, E* kept, const E* next, i64 next_height,
+                         i64 next_width) {
   using T = detail::bits_of<E>;
+  constexpr i64 line = 64 / sizeof(T), pitch = ROWS + line;  // rows that collide in no cache
+  const bool whole = ((u64)target | (u64)to_stride * sizeof(T)) % 64 == 0;
+  const i64 most = whole ? ROWS : ROWS + line, rows = least(height, most);
+  const i64 columns = least(width, COLUMNS);
   const T* from = (const T*)source;
   T* const room = (T*)kept;
   for (i64 i = 0; i < rows; i += N, from += N * from_stride) {
@@ -86,9 +92,13 @@ LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_str
     for (; j < columns; j++)
       detail::copy_each(from + j, from_stride, room + j * pitch + i, i64(1), here);
   }
-  detail::Asked<T> asked{(const T*)next, from_stride, next_rows, next_columns};
-  for (i64 j = 0; j < columns; j++)
-    detail::copy_stream<N>((const T*)room + j * pitch, (T*)target + j * to_stride, rows, asked);
+  detail::Asked<T> asked{(const T*)next, from_stride, least(next_height, most),
+                         least(next_width, COLUMNS)};
+  for (i64 j = 0; j < columns; j++) {
+    T* const to = (T*)target + j * to_stride;
+    const i64 first = above ? before<line>(to) : 0, end = least(rows, ROWS + before<line>(to + ROWS));
+    detail::copy_stream<N>((const T*)room + j * pitch + first, to + first, end - first, asked);
+  }
   while (asked.rows) asked.next();
 }
 
