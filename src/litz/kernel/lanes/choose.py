@@ -177,7 +177,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         i
         for i, s in enumerate(stores)
         if (i not in turned_stores or _moves_runs(plan))
-        and _streams(plan, s, form, lanes)
+        and _streams(plan, s, form, lanes, turned if not turned_stores else ())
         and (form != "rows" or _begins_whole(s, space, cut, lanes) or i in heads)
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
@@ -192,7 +192,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept, held = _kept(stores, space, reduces, passes, lanes), ()
     block: tuple[int, ...] = ()
     if form == "tiles":
-        block = _tiles(plan, streamed)
+        block = _tiles(plan, streamed, lanes, bool(turned) and not turned_stores)
     if form == "columns":
         block = (_block(stores, space, kept, len(passes), lanes, held),)
     divided = _divided(stores, space, reduces, passes)
@@ -333,10 +333,14 @@ def _whole_lines(stores: Sequence[Store], space: Space) -> bool:
     return space.units[-1] is lane and all(divides(LINE // w, extent(lane)) for w in widths)
 
 
-def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
+def _streams(
+    plan: KernelPlan, s: Store, form: Form, lanes: int, turned: Sequence[Node] = ()
+) -> bool:
     """Whether what is stored is too large to be in the cache when it is read again.
 
-    Tiles write a vector of each row: past the caches only whole lines.
+    Tiles write a vector of each row: past the caches only whole lines.  turned: what is read down
+    the rows, where that alone is: then rows are written, and may begin anywhere unless something
+    depends on where in a vector a lane is.
     """
     if s.mode != "set" or s.mask is not None or s.indirect:
         return False
@@ -344,7 +348,10 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
     width = s.value.dtype.bytes
     if form == "tiles" and not _moves_runs(plan):
         row = coefficient(s.index, plan.tile) if plan.tile is not None else None
-        if row is None or not divides(LINE // width, row) or lanes * width % LINE:
+        whole = row is not None and divides(LINE // width, row)
+        if row is None or not (whole or turned and _is_plain(plan, turned)):
+            return False
+        if not turned and lanes * width % LINE:
             return False
     if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
         return False  # the rest of a line is written a row of vectors later
@@ -353,6 +360,15 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and size_hint(size, 0) >= least
+
+
+def _is_plain(plan: KernelPlan, turned: Sequence[Node]) -> bool:
+    """Whether nothing depends on where in a vector a lane is.  turned: loads that may be."""
+    nodes = [n for n in walk(roots(plan.stores)) if n not in turned]
+    if not all(isinstance(n, (Load, Const, Op)) for n in nodes):
+        return False
+    accesses = (n for n in (*nodes, *plan.stores) if isinstance(n, (Load, Store)))
+    return all(_in_order(n, plan.lane) for n in accesses)
 
 
 def _stored(s: Store) -> Expr:
@@ -373,15 +389,18 @@ def _moves_runs(plan: KernelPlan) -> bool:
     return size_hint(extent(moved.outer), 0) * moved.load.dtype.bytes >= MOVED[0]
 
 
-def _tiles(plan: KernelPlan, streamed: Sequence[int]) -> tuple[int, int]:
-    """Rows and lanes of a block of tiles."""
+def _tiles(plan: KernelPlan, streamed: Sequence[int], lanes: int, turned: bool) -> tuple[int, int]:
+    """Rows and lanes of a block of tiles.  turned: only what is read is."""
     moved = _move(plan) if streamed else None
-    if moved is None:
+    if not streamed or moved is None and not turned:
         return STREAMED_TILES if streamed else TILES
-    width = moved.load.dtype.bytes
-    run = _even(extent(moved.outer), MOVED[0] // width, LINE // width)
-    rows = _even(extent(moved.inner), MOVED[1] << (width < 4), LINE // width)
-    return (run, rows) if moved.outer is plan.tile else (rows, run)
+    assert plan.tile is not None and plan.lane is not None
+    outer, inner = (plan.lane, plan.tile) if moved is None else (moved.outer, moved.inner)
+    width = plan.stores[streamed[0]].value.dtype.bytes
+    step = max(lanes, LINE // width)
+    run = _even(extent(outer), MOVED[0] // width, step)
+    rows = _even(extent(inner), MOVED[1] << (width < 4), step)
+    return (run, rows) if outer is plan.tile else (rows, run)
 
 
 def _even(n: Expr, size: int, step: int) -> int:

@@ -143,6 +143,13 @@ class LanePlan:
     rows: int = 1
 
     @property
+    def whole(self) -> bool:
+        """Whether a block of tiles is turned as a whole, and its rows go past the caches."""
+        return bool(self.form == "tiles" and self.streamed and self.turned) and not (
+            self.turned_stores
+        )
+
+    @property
     def shared(self) -> tuple[Node, ...]:
         """Values kept in columns that are the same in several rows; the others are a point's."""
         if self.form != "columns":

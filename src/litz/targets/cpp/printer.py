@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr, Var, ceildiv, const, render
+from litz.index import Expr, Var, ceildiv, coefficient, const, divides, render
 from litz.ir.body import Load, Store
 from litz.ir.dtype import F64, DType
 from litz.ir.reductions import Reduction
@@ -94,6 +94,10 @@ class Printer:
     def visit_keep(self, s: tree.Keep, spell: Speller, _: int) -> None:
         at = s.at or f"{s.array} + {offset(spell)}"
         self.line(f"litz::store({at}, {spell.vector(s.value)});")
+
+    def visit_take(self, s: tree.Take, spell: Speller, _: int) -> None:
+        partial, count = ("", "") if spell.count is None else ("_partial", f", {spell.count}")
+        self.line(f"const auto {s.name} = litz::load{partial}<{spell.lanes}>({s.at}{count});")
 
     def visit_branch(self, s: tree.Branch, spell: Speller, copy: int) -> None:
         kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
@@ -378,6 +382,9 @@ class Printer:
         if s.room is not None and s.move is not None:
             self.move_block(s.move, s.room, spell)
             return
+        if s.asks is not None:
+            self.whole_block(s, s.asks, spell)
+            return
         for dim in (s.down, s.across):
             stop = f"{dim}_lo + {self.kernel.grains[dim]}"
             self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
@@ -445,6 +452,59 @@ class Printer:
             f"{at}, {m.outer}_lo, {', '.join(left)}, {room}, {to}, more_ ? {rows} : 0, {columns}"
         )
         self.line(f"litz::turn_stream<{sizes}>({given});")
+
+    def whole_block(self, s: tree.Tiles, asks: list[tree.Turn], spell: Speller) -> None:
+        """Turn all of a block, then go along its rows; meanwhile what the next one reads is asked
+        for."""
+        assert isinstance(s.across, Var)
+        n, down, across, grains = self.kernel.lanes, str(s.down), s.across.name, self.kernel.grains
+        store = next(t.store for t in s.body if isinstance(t, tree.Put) and t.stream)
+        row, width = coefficient(store.index, s.down), store.value.dtype.bytes
+        line = 0 if row is not None and divides(LINE // width, row) else LINE // width
+        most = {s.down: grains[s.down], s.across: grains[s.across] + line}
+        self.next_unit()
+        for v in (s.down, s.across):
+            for end, more in (("", "true"), ("_next", "more_")):
+                left = f"litz::least({self.expr(extent(v))} - {v}_lo{end}, {most[v]})"
+                self.line(f"const int64_t {v}_n{end} = {more} ? {left} : 0;")
+        later = {str(v): f"{self.start_of(v)}_next" for v in self.kernel.units}
+        here = {down: f"{down}_lo", across: f"{across}_lo"}
+        rooms = {a.name: a.dtype.bytes for a in self.kernel.arrays}
+        for t in s.loads:
+            at, stride = f"{t.buffer} + ({spell.index(t.index, here)})", self.expr(t.stride)
+            pitch = grains[s.across] + LINE // rooms[t.array]
+            given = f"{at}, {stride}, {t.array}, {across}_n, {down}_n"
+            self.line(f"litz::turn_block<{n}, {pitch}>({given});")
+        ways = [(t, across, down) for t in s.loads] + [(t, down, across) for t in asks]
+        for i, (t, over, along) in enumerate(ways):
+            at, stride = f"{t.buffer} + ({spell.index(t.index, later)})", self.expr(t.stride)
+            self.line(f"litz::Asked asked{i}_{{{at}, {stride}, {over}_n_next, {along}_n_next}};")
+        self.open(f"for (int64_t {down} = {down}_lo; {down} < {down}_lo + {down}_n; ++{down})")
+        self.block(s.rows, replace(spell, lane=None, count=None))
+        first, end = f"{across}_lo", f"{across}_lo + {across}_n"
+        if line:
+            self.line(
+                f"const auto* row_ = {store.buffer} + ({spell.index(store.index, {across: f'{across}_lo'})});"
+            )
+            first += f" + ({across}_lo ? litz::before<{line}>(row_) : 0)"
+            size = grains[s.across]
+            end = f"litz::least({end}, {across}_lo + {size} + litz::before<{line}>(row_ + {size}))"
+        self.line(f"int64_t {across} = {first};")
+        self.line(f"const int64_t {across}_e = {end};")
+        inside = replace(spell, lane=s.across)
+        self.open(f"for (; {across} + {n} <= {across}_e; {across} += {n})")
+        for i in range(len(ways)):
+            self.line(f"asked{i}_.next();")
+        self.block(s.body, inside)
+        self.close()
+        if line or not s.exact:
+            self.open(f"for (; {across} < {across}_e; {across} += {n})")
+            self.line(f"const int64_t {across}_c = litz::least({across}_e - {across}, {n});")
+            self.block(s.body, replace(inside, count=f"{across}_c"))
+            self.close()
+        self.close()
+        for i in range(len(ways)):
+            self.line(f"asked{i}_.rest();")
 
     def next_unit(self) -> None:
         """Where dims start in the next unit, and whether this thread has one."""

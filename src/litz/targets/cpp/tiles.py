@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from litz.index import Expr
-from litz.ir.body import Load, Node
+from litz.index import Expr, coefficient, const
+from litz.ir.body import Load, Node, walk
 from litz.ir.dtype import DType
 from litz.kernel.lanes.access import move, turned
 from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.recipe import LanePlan
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import extent, goes_along, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.scope import Nest, Scope
@@ -48,6 +48,16 @@ class TileBuilder(TreeBuilder):
             size = grains[moved.inner] * (grains[moved.outer] + LINE // width)
             self.kernel.arrays.append(tree.Array(self.tiles.room, moved.load.dtype, size))
 
+        elif made.whole:
+            self.kernel.units = (*others, self.across, self.down)
+            read = (n for n in walk(roots(self.stores)) if isinstance(n, Load) and not n.indirect)
+            rows = ((n, coefficient(n.index, self.down)) for n in read)
+            self.tiles.asks = [
+                tree.Turn("", n.buffer, n.index, row)
+                for n, row in rows
+                if row is not None and row is not const(0) and goes_along(n, self.across)
+            ]
+
     def parallel_loops(self, nest: Nest) -> None:
         for v in (*self.kernel.units, *self.space.serial):
             loop = partial(tree.For, v, extent(v), part=v in self.kernel.units)
@@ -57,8 +67,11 @@ class TileBuilder(TreeBuilder):
         nest.scope = Scope(rows, self.tiles.body, self.across)
 
     def tile(self, dtype: DType) -> str:
-        name = self.name("m")
-        self.kernel.arrays.append(tree.Array(name, dtype, self.lanes * self.lanes))
+        name, size = self.name("m"), self.lanes * self.lanes
+        if self.tiles.asks is not None:
+            grains = self.kernel.grains
+            size = grains[self.down] * (grains[self.across] + LINE // dtype.bytes)
+        self.kernel.arrays.append(tree.Array(name, dtype, size))
         return name
 
     def row(self, name: str) -> str:
@@ -72,7 +85,13 @@ class TileBuilder(TreeBuilder):
         name = self.tile(n.dtype)
         self.tiles.loads.append(self.turn(name, n.buffer, n.index))
         lanes = scope.at(scope.binds(self.across) or 0)
-        lanes.env[n] = Ref(f"litz::load<{self.lanes}>({self.row(name)})", n.dtype, True)
+        text = f"litz::load<{self.lanes}>({self.row(name)})"
+        if self.tiles.asks is not None:
+            pitch = self.kernel.grains[self.across] + LINE // n.dtype.bytes
+            at = f"{name} + ({self.down} - {self.down}_lo) * {pitch} + {self.across} - {self.across}_lo"
+            text = self.name("t")
+            lanes.body.append(tree.Take(text, at))
+        lanes.env[n] = Ref(text, n.dtype, True)
         return True
 
     def point(self, scope: Scope) -> None:

@@ -276,6 +276,14 @@ class Keep(Stmt):
 
 
 @dataclass(slots=True, eq=False)
+class Take(Stmt):
+    """``name`` = the vector at ``at``, in an array."""
+
+    name: str
+    at: str
+
+
+@dataclass(slots=True, eq=False)
 class Hold(Stmt):
     """``name`` = ``value``, which later statements change.  ``ref`` says how and of what type."""
 
@@ -314,6 +322,8 @@ class Tiles(Stmt):
     exact: all tiles are whole.  down_first: they follow each other down the rows.
     move: what whole tiles are, where nothing is computed; room: an array for all of a block, which
     then goes past the caches.
+    asks: what else is read along the lanes, where all of a block is turned before it is read (each
+    in an array), as what is stored goes past the caches.
     """
 
     down: Expr
@@ -326,6 +336,7 @@ class Tiles(Stmt):
     down_first: bool = False
     move: Move | None = None
     room: str | None = None
+    asks: list[Turn] | None = None
 
 
 @dataclass(frozen=True, slots=True)

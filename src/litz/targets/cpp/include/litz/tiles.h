@@ -35,11 +35,6 @@ LITZ_FN void turn_over(const T* from, i64 from_stride, T* to, i64 to_stride) {
   transpose<N>(from, from_stride, to, to_stride);
 }
 
-namespace detail {
-// Calls take less time to compile than what is inlined.
-template <class T> LITZ_CALLED void copy_each(const T* from, i64 step, T* to, i64 to_step, i64 n) {
-  for (; n > 0; n--, from += step, to += to_step) *to = *from;
-}
 // Rows in memory whose lines are asked for, one after the other.
 template <class T> struct Asked {
   static constexpr i64 line = 64 / sizeof(T);
@@ -53,7 +48,17 @@ template <class T> struct Asked {
     if (column < columns) return;
     at += stride, rows--, column = 0;
   }
+  LITZ_FN void rest() {
+    while (rows) next();
+  }
 };
+template <class T> Asked(const T*, i64, i64, i64) -> Asked<T>;
+
+namespace detail {
+// Calls take less time to compile than what is inlined.
+template <class T> LITZ_CALLED void copy_each(const T* from, i64 step, T* to, i64 to_step, i64 n) {
+  for (; n > 0; n--, from += step, to += to_step) *to = *from;
+}
 // n elements by vectors; whole lines, wherever they begin, go past the caches.
 template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, Asked<T>& asked) {
   constexpr i64 line = 64 / sizeof(T);
@@ -68,6 +73,22 @@ template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, 
 }
 }  // namespace detail
 
+// room[j * PITCH + i] = from[i * stride + j].
+template <int N, int PITCH, class E>
+LITZ_FN void turn_block(const E* source, i64 stride, E* kept, i64 rows, i64 columns) {
+  using T = detail::bits_of<E>;
+  const T* from = (const T*)source;
+  T* const room = (T*)kept;
+  for (i64 i = 0; i < rows; i += N, from += N * stride) {
+    const i64 here = least(rows - i, N);
+    i64 j = 0;
+    for (; here == N && j + N <= columns; j += N)
+      transpose<N>(from + j, stride, room + j * PITCH + i, PITCH);
+    for (; j < columns; j++)
+      detail::copy_each(from + j, stride, room + j * PITCH + i, i64(1), here);
+  }
+}
+
 // The same of a block of so many rows and columns, past the caches: what is written of a row is kept
 // in `room` until it is whole, so that memory gets, as it gives, long runs.
 // above: rows before the block; height, width: what there is from it on.  Where lines of the target
@@ -80,26 +101,16 @@ LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_str
   using T = detail::bits_of<E>;
   constexpr i64 line = 64 / sizeof(T), pitch = ROWS + line;  // rows that collide in no cache
   const bool whole = ((u64)target | (u64)to_stride * sizeof(T)) % 64 == 0;
-  const i64 most = whole ? ROWS : ROWS + line, rows = least(height, most);
+  const i64 most = whole ? ROWS : pitch, rows = least(height, most);
   const i64 columns = least(width, COLUMNS);
-  const T* from = (const T*)source;
-  T* const room = (T*)kept;
-  for (i64 i = 0; i < rows; i += N, from += N * from_stride) {
-    const i64 here = least(rows - i, N);
-    i64 j = 0;
-    for (; here == N && j + N <= columns; j += N)
-      transpose<N>(from + j, from_stride, room + j * pitch + i, pitch);
-    for (; j < columns; j++)
-      detail::copy_each(from + j, from_stride, room + j * pitch + i, i64(1), here);
-  }
-  detail::Asked<T> asked{(const T*)next, from_stride, least(next_height, most),
-                         least(next_width, COLUMNS)};
+  turn_block<N, pitch>(source, from_stride, kept, rows, columns);
+  Asked<T> asked{(const T*)next, from_stride, least(next_height, most), least(next_width, COLUMNS)};
   for (i64 j = 0; j < columns; j++) {
     T* const to = (T*)target + j * to_stride;
     const i64 first = above ? before<line>(to) : 0, end = least(rows, ROWS + before<line>(to + ROWS));
-    detail::copy_stream<N>((const T*)room + j * pitch + first, to + first, end - first, asked);
+    detail::copy_stream<N>((const T*)kept + j * pitch + first, to + first, end - first, asked);
   }
-  while (asked.rows) asked.next();
+  asked.rest();
 }
 
 }  // namespace litz
