@@ -424,11 +424,32 @@ def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
         to = Store("c", x0 * columns + x1, B.op("mul", a, a))
         return make_plan([x0, x1], [], [to], x1, tile=x0)
 
-    plan = turned(columns)
-    assert "store_stream(" in source(plan) and "stream_fence" in source(plan)
-    # Half a line each; rows that begin within lines.
-    assert "_stream" not in source(plan, lanes=8) + source(turned(1041))
-    check(plan, {"a": data("f32", rows * columns), "c": torch.zeros(rows * columns)}, threads=(2,))
+    # Half a line each, too; rows that begin within lines.
+    for width, lanes in ((columns, 16), (columns, 8), (1041, 16), (1043, 8)):
+        plan = turned(width)
+        text = source(plan, lanes)
+        assert "store_stream(" in text and "stream_fence" in text
+        assert ("litz::before<" in text) == (width != columns)
+        n = rows * width
+        given = {"a": data("f32", n), "c": torch.zeros(n + 1)[1:]}
+        check(plan, given, threads=(1, 2), lanes=lanes)
+
+
+@pytest.mark.parametrize("lanes", [16, 8])
+@pytest.mark.parametrize("back", [False, True])
+def test_blocks_that_are_turned_first_have_room_for_the_narrowest(lanes: int, back: bool) -> None:
+    """A line more of what is written is read, and may be several of the operand; one beside it."""
+    rows, columns = 1033, 2051
+    x0, x1 = var("x0", rows), var("x1", columns)
+    value = B.op("add", B.load(F32, "a", x1 * rows + x0), B.load(F32, "b", x1))
+    narrow = B.cast(value, BF16)
+    lane, tile = (x0, x1) if back else (x1, x0)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * columns + x1, narrow)], lane, tile=tile)
+    text = source(plan, lanes)
+    assert "turn_block<" in text and "litz::before<" in text
+    n = rows * columns
+    given = {"a": data("f32", n), "b": data("f32", columns)}
+    check(plan, {**given, "c": torch.zeros(n, dtype=torch.bfloat16)}, threads=(1, 2), lanes=lanes)
 
 
 @pytest.mark.parametrize("dtype, lanes", [("f32", 16), ("f32", 8), ("f64", 8), ("i8", 16)])
@@ -444,7 +465,7 @@ def test_transposed_copies_are_written_past_the_caches_in_long_runs(
     source_at, to = reversed(ends) if back else ends
     plan = make_plan([x0, x1], [], [Store("c", to, B.load(d, "a", source_at))], x1, tile=x0)
     text = source(plan, lanes)
-    assert "turn_stream<" in text and "stream_fence" in text
+    assert "turn_block<" in text and "stream_fence" in text
     n = rows * columns
     zeros = torch.zeros(n + 1, dtype=TORCH[dtype])
     check(plan, {"a": data(dtype, n), "c": zeros[1:]}, threads=(1, 2), lanes=lanes)

@@ -11,7 +11,7 @@ from litz.ir.body import Const, Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, filled, nests, phases, pieces, regroup, stored, turn
-from litz.kernel.lanes.access import Move, move, turned
+from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
@@ -29,7 +29,11 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
-MOVED = 1 << 8, 1 << 6  # bytes that such a block writes of a row, rows of it: nothing is computed
+MOVED = (
+    1 << 8,
+    1 << 6,
+)  # bytes that one writes of a row, rows of it, where all of it is turned first
+WHOLE = 4  # operands at most that such a block keeps
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
@@ -57,6 +61,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     lanes = width(plan, lanes)
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
+    plan = _faced(plan, lanes)
     prepared, space = prepare(plan)
     if any(s.fill is not None for s in plan.stores):
         return _filled(prepared, space, lanes)
@@ -67,7 +72,9 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
         several = stored.divide(prepared, space, lanes) if within[1] is space else None
         if several is None:
             return LaneRecipe(plan, (in_lanes(*within, lanes),))
-    kernels = tuple(in_lanes(*inside(*prepare(p), lanes), lanes) for p in several.plans)
+    kernels = tuple(
+        in_lanes(*inside(*prepare(_faced(p, lanes)), lanes), lanes) for p in several.plans
+    )
     return LaneRecipe(plan, kernels, several.temps)
 
 
@@ -173,11 +180,12 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
     may_begin = _heads(stores, space, passes, lanes) if form == "rows" and not cut else ()
     heads = [i for i in may_begin if not _begins_whole(stores[i], space, cut, lanes)]
+    rowwise = () if turned_stores or len(turned) > WHOLE else turned
     streamed = tuple(
         i
         for i, s in enumerate(stores)
-        if (i not in turned_stores or _moves_runs(plan))
-        and _streams(plan, s, form, lanes, turned if not turned_stores else ())
+        if i not in turned_stores
+        and _streams(plan, s, form, lanes, rowwise)
         and (form != "rows" or _begins_whole(s, space, cut, lanes) or i in heads)
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
@@ -192,7 +200,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept, held = _kept(stores, space, reduces, passes, lanes), ()
     block: tuple[int, ...] = ()
     if form == "tiles":
-        block = _tiles(plan, streamed, lanes, bool(turned) and not turned_stores)
+        block = _tiles(plan, streamed, lanes, rowwise)
     if form == "columns":
         block = (_block(stores, space, kept, len(passes), lanes, held),)
     divided = _divided(stores, space, reduces, passes)
@@ -202,7 +210,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if totals:
         last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
         passes = passes_of([((0, 1),)], [()], last, stores)
-    rowwise = form == "rows" and divided is None
+    one = form == "rows" and divided is None
     made = LanePlan(
         plan,
         space,
@@ -220,11 +228,12 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         cut,
         streamed,
         const(0) if form == "tiles" else sum((_stored(stores[i]) for i in streamed), const(0)),
-        int(rowwise and _ahead(nodes, space, passes)),
+        int(one and _ahead(nodes, space, passes)),
         fetches(stores, space, lanes, streamed) if form == "rows" else (),
         turned,
         turned_stores,
         heads=tuple(i for i in heads if i in streamed),
+        whole=bool(rowwise and streamed),
         called=_called(uses),
         unordered=pieces.unordered_loops(stores, space.lane, cut) if form == "rows" else (),
     )
@@ -346,12 +355,14 @@ def _streams(
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
-    if form == "tiles" and not _moves_runs(plan):
-        row = coefficient(s.index, plan.tile) if plan.tile is not None else None
-        whole = row is not None and divides(LINE // width, row)
-        if row is None or not (whole or turned and _is_plain(plan, turned)):
+    if form == "tiles":
+        assert plan.tile is not None and plan.lane is not None
+        row = coefficient(s.index, plan.tile)
+        lines = row is not None and divides(LINE // width, row)
+        long = turned and size_hint(extent(plan.lane), 0) * width >= MOVED[0]
+        if row is None or not (lines or long and _is_plain(plan, turned)):
             return False
-        if not turned and lanes * width % LINE:
+        if not long and lanes * width % LINE:
             return False
     if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
         return False  # the rest of a line is written a row of vectors later
@@ -371,36 +382,33 @@ def _is_plain(plan: KernelPlan, turned: Sequence[Node]) -> bool:
     return all(_in_order(n, plan.lane) for n in accesses)
 
 
+def _faced(plan: KernelPlan, lanes: int) -> KernelPlan:
+    """The plan with lanes along what is stored, if all of that then goes past the caches."""
+    if plan.lane is None or plan.tile is None or plan.reduced:
+        return plan
+    faced = replace(plan, lane=plan.tile, tile=plan.lane)
+    turned, turned_stores = _turned(faced, tuple(walk(roots(plan.stores))))
+    streams = (_streams(faced, s, "tiles", lanes, turned) for s in plan.stores)
+    return faced if turned and not turned_stores and all(streams) else plan
+
+
 def _stored(s: Store) -> Expr:
     """Bytes that a store writes."""
     return product(extent(v) for v in s.index.free if isinstance(v, Var)) * s.value.dtype.bytes
 
 
-def _move(plan: KernelPlan) -> Move | None:
-    assert plan.tile is not None and plan.lane is not None
-    return move(plan.stores, plan.tile, plan.lane)
-
-
-def _moves_runs(plan: KernelPlan) -> bool:
-    """Whether a kernel in tiles but moves, and writes enough in a row for lines that are whole."""
-    moved = _move(plan)
-    if moved is None:
-        return False
-    return size_hint(extent(moved.outer), 0) * moved.load.dtype.bytes >= MOVED[0]
-
-
-def _tiles(plan: KernelPlan, streamed: Sequence[int], lanes: int, turned: bool) -> tuple[int, int]:
-    """Rows and lanes of a block of tiles.  turned: only what is read is."""
-    moved = _move(plan) if streamed else None
-    if not streamed or moved is None and not turned:
+def _tiles(
+    plan: KernelPlan, streamed: Sequence[int], lanes: int, turned: Sequence[Node]
+) -> tuple[int, int]:
+    """Rows and lanes of a block of tiles.  turned: loads, where no stores are."""
+    if not streamed or not turned:
         return STREAMED_TILES if streamed else TILES
     assert plan.tile is not None and plan.lane is not None
-    outer, inner = (plan.lane, plan.tile) if moved is None else (moved.outer, moved.inner)
     width = plan.stores[streamed[0]].value.dtype.bytes
+    wide = max(width, *(n.dtype.bytes for n in turned))
     step = max(lanes, LINE // width)
-    run = _even(extent(outer), MOVED[0] // width, step)
-    rows = _even(extent(inner), MOVED[1] << (width < 4), step)
-    return (run, rows) if outer is plan.tile else (rows, run)
+    rows = _even(extent(plan.tile), MOVED[1] << (wide < 4), step)
+    return rows, _even(extent(plan.lane), MOVED[0] // width, step)
 
 
 def _even(n: Expr, size: int, step: int) -> int:

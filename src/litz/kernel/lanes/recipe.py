@@ -108,6 +108,7 @@ class LanePlan:
     called: ops whose C++ function is called, where those of others are inlined.
     unordered: loops along the lane, by number, whose lanes lie in whatever order.
     heads: places of what is streamed in rows that begin within a line: lanes up to it run before.
+    whole: a block of tiles is turned as a whole, and then its rows are walked along.
     rows: so many are reduced at once, of the last dim that threads divide, as long as there are;
     parts of a row where they divide that.
     """
@@ -141,13 +142,7 @@ class LanePlan:
     unordered: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     rows: int = 1
-
-    @property
-    def whole(self) -> bool:
-        """Whether a block of tiles is turned as a whole, and its rows go past the caches."""
-        return bool(self.form == "tiles" and self.streamed and self.turned) and not (
-            self.turned_stores
-        )
+    whole: bool = False
 
     @property
     def shared(self) -> tuple[Node, ...]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from litz.index import Var
 from litz.kernel.lanes.fetch import LINE
 from litz.targets.cpp import tree
-from litz.targets.cpp.printer import Printer
+from litz.targets.cpp.tile_printer import TilePrinter
 from litz.targets.cpp.values import Speller, literal
 
 
-class SumPrinter(Printer):
+class SumPrinter(TilePrinter):
     """Prints it besides all others."""
 
     def visit_sums(self, s: tree.Sums, spell: Speller, _: int) -> None:

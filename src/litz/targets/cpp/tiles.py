@@ -40,17 +40,13 @@ class TileBuilder(TreeBuilder):
         # What is read down the rows then comes as it lies, and lines that are written need no care.
         first = bool(made.streamed)
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact, down_first=first)
-        self.tiles.move = moved = move(self.stores, self.down, self.across)
-        if moved is not None and first:
-            self.kernel.units = (*others, moved.outer, moved.inner)
-            width, grains = moved.load.dtype.bytes, self.kernel.grains
-            self.tiles.room = self.name("m")
-            size = grains[moved.inner] * (grains[moved.outer] + LINE // width)
-            self.kernel.arrays.append(tree.Array(self.tiles.room, moved.load.dtype, size))
-
-        elif made.whole:
+        self.tiles.move = None if made.whole else move(self.stores, self.down, self.across)
+        if made.whole:
+            nodes = (*made.turned, *(self.stores[i].value for i in made.streamed))
+            pad = LINE // min(n.dtype.bytes for n in nodes)  # rows that collide in no cache
+            self.tiles.pitch = self.kernel.grains[self.across] + pad
             self.kernel.units = (*others, self.across, self.down)
-            read = (n for n in walk(roots(self.stores)) if isinstance(n, Load) and not n.indirect)
+            read = (n for n in walk(roots(self.stores)) if isinstance(n, Load))
             rows = ((n, coefficient(n.index, self.down)) for n in read)
             self.tiles.asks = [
                 tree.Turn("", n.buffer, n.index, row)
@@ -68,9 +64,8 @@ class TileBuilder(TreeBuilder):
 
     def tile(self, dtype: DType) -> str:
         name, size = self.name("m"), self.lanes * self.lanes
-        if self.tiles.asks is not None:
-            grains = self.kernel.grains
-            size = grains[self.down] * (grains[self.across] + LINE // dtype.bytes)
+        if self.tiles.pitch:
+            size = self.kernel.grains[self.down] * self.tiles.pitch
         self.kernel.arrays.append(tree.Array(name, dtype, size))
         return name
 
@@ -86,16 +81,16 @@ class TileBuilder(TreeBuilder):
         self.tiles.loads.append(self.turn(name, n.buffer, n.index))
         lanes = scope.at(scope.binds(self.across) or 0)
         text = f"litz::load<{self.lanes}>({self.row(name)})"
-        if self.tiles.asks is not None:
-            pitch = self.kernel.grains[self.across] + LINE // n.dtype.bytes
-            at = f"{name} + ({self.down} - {self.down}_lo) * {pitch} + {self.across} - {self.across}_lo"
+        if self.tiles.pitch:
+            row, lane = (f"({v} - {v}_lo)" for v in (self.down, self.across))
+            at = f"{name} + {row} * {self.tiles.pitch} + {lane}"
             text = self.name("t")
             lanes.body.append(tree.Take(text, at))
         lanes.env[n] = Ref(text, n.dtype, True)
         return True
 
     def point(self, scope: Scope) -> None:
-        if self.tiles.room is not None or self.tiles.move is not None and self.tiles.exact:
+        if self.tiles.move is not None and self.tiles.exact:
             return
         puts = [self.put(s, scope) for s in self.stores]
         for i, p in enumerate(puts):

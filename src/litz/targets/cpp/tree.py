@@ -320,10 +320,9 @@ class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
     exact: all tiles are whole.  down_first: they follow each other down the rows.
-    move: what whole tiles are, where nothing is computed; room: an array for all of a block, which
-    then goes past the caches.
-    asks: what else is read along the lanes, where all of a block is turned before it is read (each
-    in an array), as what is stored goes past the caches.
+    move: what whole tiles are, where nothing is computed.
+    pitch: elements of a row of its arrays where a block is turned as a whole; asks: what else is
+    read then, of which stride is from row to row.
     """
 
     down: Expr
@@ -335,8 +334,8 @@ class Tiles(Stmt):
     exact: bool = False
     down_first: bool = False
     move: Move | None = None
-    room: str | None = None
-    asks: list[Turn] | None = None
+    pitch: int = 0
+    asks: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

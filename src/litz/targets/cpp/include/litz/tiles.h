@@ -59,18 +59,6 @@ namespace detail {
 template <class T> LITZ_CALLED void copy_each(const T* from, i64 step, T* to, i64 to_step, i64 n) {
   for (; n > 0; n--, from += step, to += to_step) *to = *from;
 }
-// n elements by vectors; whole lines, wherever they begin, go past the caches.
-template <int N, class T> LITZ_FN void copy_stream(const T* from, T* to, i64 n, Asked<T>& asked) {
-  constexpr i64 line = 64 / sizeof(T);
-  i64 i = least(n, before<line>(to));
-  copy_each(from, i64(1), to, i64(1), i);
-  for (const i64 end = i + (n - i) / line * line; i < end;) {
-    asked.next();
-    LITZ_UNROLL
-    for (i64 k = 0; k < line; k += N, i += N) store_stream(to + i, load<N>(from + i));
-  }
-  copy_each(from + i, i64(1), to + i, i64(1), n - i);
-}
 }  // namespace detail
 
 // room[j * PITCH + i] = from[i * stride + j].
@@ -87,30 +75,6 @@ LITZ_FN void turn_block(const E* source, i64 stride, E* kept, i64 rows, i64 colu
     for (; j < columns; j++)
       detail::copy_each(from + j, stride, room + j * PITCH + i, i64(1), here);
   }
-}
-
-// The same of a block of so many rows and columns, past the caches: what is written of a row is kept
-// in `room` until it is whole, so that memory gets, as it gives, long runs.
-// above: rows before the block; height, width: what there is from it on.  Where lines of the target
-// begin within others' runs, their first lanes are left to those, and a line more is read instead.
-// Meanwhile the next block, as far from row to row, is asked for.
-template <int N, int ROWS, int COLUMNS, class E>
-LITZ_FN void turn_stream(const E* source, i64 from_stride, E* target, i64 to_stride, i64 above,
-                         i64 height, i64 width, E* kept, const E* next, i64 next_height,
-                         i64 next_width) {
-  using T = detail::bits_of<E>;
-  constexpr i64 line = 64 / sizeof(T), pitch = ROWS + line;  // rows that collide in no cache
-  const bool whole = ((u64)target | (u64)to_stride * sizeof(T)) % 64 == 0;
-  const i64 most = whole ? ROWS : pitch, rows = least(height, most);
-  const i64 columns = least(width, COLUMNS);
-  turn_block<N, pitch>(source, from_stride, kept, rows, columns);
-  Asked<T> asked{(const T*)next, from_stride, least(next_height, most), least(next_width, COLUMNS)};
-  for (i64 j = 0; j < columns; j++) {
-    T* const to = (T*)target + j * to_stride;
-    const i64 first = above ? before<line>(to) : 0, end = least(rows, ROWS + before<line>(to + ROWS));
-    detail::copy_stream<N>((const T*)kept + j * pitch + first, to + first, end - first, asked);
-  }
-  asked.rest();
 }
 
 }  // namespace litz
