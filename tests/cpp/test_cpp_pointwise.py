@@ -452,7 +452,9 @@ def test_blocks_that_are_turned_first_have_room_for_the_narrowest(lanes: int, ba
     check(plan, {**given, "c": torch.zeros(n, dtype=torch.bfloat16)}, threads=(1, 2), lanes=lanes)
 
 
-@pytest.mark.parametrize("dtype, lanes", [("f32", 16), ("f32", 8), ("f64", 8), ("i8", 16)])
+@pytest.mark.parametrize(
+    "dtype, lanes", [("f32", 16), ("f32", 8), ("f64", 8), ("i8", 16), ("bool", 16), ("bf16", 8)]
+)
 @pytest.mark.parametrize("back", [False, True])
 def test_transposed_copies_are_written_past_the_caches_in_long_runs(
     dtype: str, lanes: int, back: bool
@@ -469,6 +471,16 @@ def test_transposed_copies_are_written_past_the_caches_in_long_runs(
     n = rows * columns
     zeros = torch.zeros(n + 1, dtype=TORCH[dtype])
     check(plan, {"a": data(dtype, n), "c": zeros[1:]}, threads=(1, 2), lanes=lanes)
+
+
+def test_turned_rows_begin_within_lines_of_which_they_are_whole_ones_apart() -> None:
+    x0, x1, x2 = var("x0", 72), var("x1", 300), var("x2", 88)
+    value = B.load(F32, "a", x0 * 300 * 88 + x1 * 88 + x2)
+    to = Store("c", x2 * 300 * 72 + x1 * 72 + x0, value)
+    plan = make_plan([x2, x1, x0], [], [to], x0, tile=x2)
+    assert "litz::before<" in source(plan, 16)
+    n = 72 * 300 * 88
+    check(plan, {"a": data("f32", n), "c": torch.zeros(n)}, threads=(1, 2), lanes=16)
 
 
 @pytest.mark.parametrize("rows, columns", [(197, 331), (67, 259), (1024, 129)])

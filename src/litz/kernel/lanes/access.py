@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from litz.dataclass import dataclass
 from litz.index import Const as ConstExpr
-from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, var
+from litz.index import (
+    Expr,
+    Var,
+    ceildiv,
+    coefficient,
+    const,
+    divides,
+    split_linear,
+    substitute,
+    var,
+)
 from litz.ir.body import Load, Node, Op, Store
 from litz.kernel.lanes.steps import steps
 from litz.kernel.nodes import as_index, extent, is_comparison
@@ -94,6 +104,15 @@ def turned(index: Expr, down: Expr, across: Expr) -> Expr | None:
         return None
     stride = coefficient(index, across)
     return None if stride is None or stride in (const(0), const(1)) else stride
+
+
+def begins_at(index: Expr, lane: Expr, n: int) -> bool:
+    """Whether loops along the lane begin at multiples of ``n`` elements."""
+    split = split_linear(index, [v for v in index.free if isinstance(v, Var)])
+    if split is None:
+        return False
+    steps, start = split
+    return all(divides(n, c) for c in (start, *(c for v, c in steps.items() if v is not lane)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, coefficient, const, divides, product, size_hint, split_linear
+from litz.index import Expr, Var, coefficient, const, divides, product, size_hint
 from litz.ir.body import Const, Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, filled, nests, phases, pieces, regroup, stored, turn
-from litz.kernel.lanes.access import turned
+from litz.kernel.lanes.access import begins_at, turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.inside import gathers, inside
@@ -358,11 +358,11 @@ def _streams(
     if form == "tiles":
         assert plan.tile is not None and plan.lane is not None
         row = coefficient(s.index, plan.tile)
-        lines = row is not None and divides(LINE // width, row)
-        long = turned and size_hint(extent(plan.lane), 0) * width >= MOVED[0]
-        if row is None or not (lines or long and _is_plain(plan, turned)):
-            return False
-        if not long and lanes * width % LINE:
+        if turned:
+            long = size_hint(extent(plan.lane), 0) * width >= MOVED[0] and _is_plain(plan, turned)
+            if not (long or begins_at(s.index, plan.lane, LINE // width)):
+                return False
+        elif row is None or not divides(LINE // width, row) or lanes * width % LINE:
             return False
     if form == "rows" and plan.down and loops_of(s, plan.reduced) and lanes * width % LINE:
         return False  # the rest of a line is written a row of vectors later
@@ -425,11 +425,7 @@ def _begins_whole(s: Store, space: Space, cut: Sequence[int], lanes: int) -> boo
     lane = space.lane
     if lane is None or lane not in s.index.free or any(c % lanes for c in cut):
         return not cut
-    split = split_linear(s.index, [v for v in s.index.free if isinstance(v, Var)])
-    if split is None:
-        return False
-    steps, start = split
-    return all(divides(lanes, c) for c in (start, *(c for v, c in steps.items() if v is not lane)))
+    return begins_at(s.index, lane, lanes)
 
 
 def _heads(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Var, coefficient, divides
+from litz.index import Var
 from litz.kernel.lanes.access import Move
-from litz.kernel.lanes.fetch import LINE
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
 from litz.targets.cpp.printer import Printer
@@ -81,8 +80,7 @@ class TilePrinter(Printer):
         assert isinstance(s.across, Var)
         n, down, across, grains = self.kernel.lanes, str(s.down), s.across.name, self.kernel.grains
         store = next(t.store for t in s.body if isinstance(t, tree.Put) and t.stream)
-        row, width = coefficient(store.index, s.down), store.value.dtype.bytes
-        line = 0 if row is not None and divides(LINE // width, row) else LINE // width
+        line = s.line
         most = {s.down: grains[s.down], s.across: grains[s.across] + line}
         self.next_unit()
         for v in (s.down, s.across):

@@ -13,7 +13,7 @@ from functools import partial
 from litz.index import Expr, coefficient, const
 from litz.ir.body import Load, Node, walk
 from litz.ir.dtype import DType
-from litz.kernel.lanes.access import move, turned
+from litz.kernel.lanes.access import begins_at, move, turned
 from litz.kernel.lanes.fetch import LINE
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent, goes_along, roots
@@ -42,6 +42,9 @@ class TileBuilder(TreeBuilder):
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact, down_first=first)
         self.tiles.move = None if made.whole else move(self.stores, self.down, self.across)
         if made.whole:
+            store = self.stores[made.streamed[0]]
+            line = LINE // store.value.dtype.bytes
+            self.tiles.line = 0 if begins_at(store.index, self.across, line) else line
             nodes = (*made.turned, *(self.stores[i].value for i in made.streamed))
             pad = LINE // min(n.dtype.bytes for n in nodes)  # rows that collide in no cache
             self.tiles.pitch = self.kernel.grains[self.across] + pad

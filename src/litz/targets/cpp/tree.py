@@ -322,7 +322,8 @@ class Tiles(Stmt):
     exact: all tiles are whole.  down_first: they follow each other down the rows.
     move: what whole tiles are, where nothing is computed.
     pitch: elements of a row of its arrays where a block is turned as a whole; asks: what else is
-    read then, of which stride is from row to row.
+    read then, of which stride is from row to row.  line: elements of a line of memory, where rows
+    that are written begin within such ones.
     """
 
     down: Expr
@@ -335,6 +336,7 @@ class Tiles(Stmt):
     down_first: bool = False
     move: Move | None = None
     pitch: int = 0
+    line: int = 0
     asks: list[Turn] = field(default_factory=list)
 
 

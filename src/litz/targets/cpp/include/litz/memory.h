@@ -258,6 +258,9 @@ template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v, u64
   } else if constexpr (form<T, N> == HALF) {
     store_stream((u16*)p, v.bits, kept);
     return;
+  } else if constexpr (form<T, N> == MASK) {
+    store_stream((u8*)p, cast<u8>(v), kept);
+    return;
   } else if constexpr (form<T, N> == LEAF && sizeof(T) * N >= 16) {
     // Neither is called likely: the other would leave the loop and come back at each vector.
     if (!kept && (u64)p % sizeof(v) == 0) {
