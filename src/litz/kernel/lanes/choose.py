@@ -29,10 +29,7 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
-MOVED = (
-    1 << 8,
-    1 << 6,
-)  # bytes that one writes of a row, rows of it, where all of it is turned first
+MOVED = 1 << 8, 1 << 6  # bytes of a row, and rows, of a block that is turned as a whole
 WHOLE = 4  # operands at most that such a block keeps
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
@@ -180,12 +177,12 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
     may_begin = _heads(stores, space, passes, lanes) if form == "rows" and not cut else ()
     heads = [i for i in may_begin if not _begins_whole(stores[i], space, cut, lanes)]
-    rowwise = () if turned_stores or len(turned) > WHOLE else turned
+    operands = turned if not turned_stores and len(turned) <= WHOLE else ()
     streamed = tuple(
         i
         for i, s in enumerate(stores)
         if i not in turned_stores
-        and _streams(plan, s, form, lanes, rowwise)
+        and _streams(plan, s, form, lanes, operands)
         and (form != "rows" or _begins_whole(s, space, cut, lanes) or i in heads)
     )
     if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
@@ -200,7 +197,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept, held = _kept(stores, space, reduces, passes, lanes), ()
     block: tuple[int, ...] = ()
     if form == "tiles":
-        block = _tiles(plan, streamed, lanes, rowwise)
+        block = _tiles(plan, streamed, lanes, operands)
     if form == "columns":
         block = (_block(stores, space, kept, len(passes), lanes, held),)
     divided = _divided(stores, space, reduces, passes)
@@ -210,7 +207,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if totals:
         last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
         passes = passes_of([((0, 1),)], [()], last, stores)
-    one = form == "rows" and divided is None
+    rowwise = form == "rows" and divided is None
     made = LanePlan(
         plan,
         space,
@@ -228,12 +225,12 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         cut,
         streamed,
         const(0) if form == "tiles" else sum((_stored(stores[i]) for i in streamed), const(0)),
-        int(one and _ahead(nodes, space, passes)),
+        int(rowwise and _ahead(nodes, space, passes)),
         fetches(stores, space, lanes, streamed) if form == "rows" else (),
         turned,
         turned_stores,
         heads=tuple(i for i in heads if i in streamed),
-        whole=bool(rowwise and streamed),
+        whole=bool(operands and streamed),
         called=_called(uses),
         unordered=pieces.unordered_loops(stores, space.lane, cut) if form == "rows" else (),
     )
@@ -389,7 +386,8 @@ def _faced(plan: KernelPlan, lanes: int) -> KernelPlan:
     faced = replace(plan, lane=plan.tile, tile=plan.lane)
     turned, turned_stores = _turned(faced, tuple(walk(roots(plan.stores))))
     streams = (_streams(faced, s, "tiles", lanes, turned) for s in plan.stores)
-    return faced if turned and not turned_stores and all(streams) else plan
+    few = 0 < len(turned) <= WHOLE and not turned_stores
+    return faced if few and all(streams) else plan
 
 
 def _stored(s: Store) -> Expr:

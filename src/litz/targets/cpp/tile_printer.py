@@ -75,13 +75,15 @@ class TilePrinter(Printer):
         return ", ".join(at)
 
     def whole_block(self, s: tree.Tiles, spell: Speller) -> None:
-        """Turn all of a block, then go along its rows; meanwhile what the next one reads is asked
-        for."""
+        """Turn all of a block, then go along its rows; meanwhile ask for what the next one reads.
+
+        Where these begin within lines, first lanes are the block's before, which has read a line
+        more: it writes as much of this one as its own last lines take.
+        """
         assert isinstance(s.across, Var)
         n, down, across, grains = self.kernel.lanes, str(s.down), s.across.name, self.kernel.grains
         store = next(t.store for t in s.body if isinstance(t, tree.Put) and t.stream)
-        line = s.line
-        most = {s.down: grains[s.down], s.across: grains[s.across] + line}
+        most = {s.down: grains[s.down], s.across: grains[s.across] + s.line}
         self.next_unit()
         for v in (s.down, s.across):
             for end, more in (("", "true"), ("_next", "more_")):
@@ -100,25 +102,19 @@ class TilePrinter(Printer):
         self.open(f"for (int64_t {down} = {down}_lo; {down} < {down}_lo + {down}_n; ++{down})")
         self.block(s.rows, replace(spell, lane=None, count=None))
         first, end = f"{across}_lo", f"{across}_lo + {across}_n"
-        if line:
+        if s.line:
             at = spell.index(store.index, {across: f"{across}_lo"})
             self.line(f"const auto* row_ = {store.buffer} + ({at});")
-            first += f" + ({across}_lo ? litz::before<{line}>(row_) : 0)"
+            first += f" + ({across}_lo ? litz::before<{s.line}>(row_) : 0)"
             size = grains[s.across]
-            end = f"litz::least({end}, {across}_lo + {size} + litz::before<{line}>(row_ + {size}))"
-        self.line(f"int64_t {across} = {first};")
-        self.line(f"const int64_t {across}_e = {end};")
-        inside = replace(spell, lane=s.across)
-        self.open(f"for (; {across} + {n} <= {across}_e; {across} += {n})")
-        for i in range(len(ways)):
-            self.line(f"asked{i}_.next();")
-        self.block(s.body, inside)
-        self.close()
-        if line or not s.exact:
-            self.open(f"for (; {across} < {across}_e; {across} += {n})")
-            self.line(f"const int64_t {across}_c = litz::least({across}_e - {across}, {n});")
-            self.block(s.body, replace(inside, count=f"{across}_c"))
-            self.close()
+            end = (
+                f"litz::least({end}, {across}_lo + {size} + litz::before<{s.line}>(row_ + {size}))"
+            )
+        self.line(f"const int64_t from_ = {first}, to_ = {end};")
+        body = [*(tree.Line(f"asked{i}_.next();") for i in range(len(ways))), *s.body]
+        lanes = tree.Lanes(s.across, extent(s.across), body, between=("from_", "to_"))
+        lanes.exact, lanes.head = s.exact and not s.line, store if s.line else None
+        self.visit_lanes(lanes, spell, 0)
         self.close()
         for i in range(len(ways)):
             self.line(f"asked{i}_.rest();")
