@@ -14,6 +14,7 @@ OLDEST ?= .venv-oldest
 # The basics, every stage's text, some models, and Triton both ways: interpreted, and built for a GPU.
 OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test_basics.py \
 	tests/e2e/test_models.py tests/e2e/test_call_overhead.py tests/host/test_host_native.py \
+	tests/cache/test_code.py \
 	tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py tests/triton/test_executor_launches.py \
 	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
