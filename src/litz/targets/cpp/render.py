@@ -31,6 +31,7 @@ def build(made: LanePlan, name: str) -> Kernel:
         "rows": TreeBuilder,
         "columns": columns.ColumnBuilder,
         "tiles": tiles.TileBuilder,
+        "room": sums.RoomBuilder,
         "sorted": sums.SumBuilder,
     }
     return builders[made.form](made, name).build()

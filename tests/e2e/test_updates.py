@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from litz.passes.fill import LARGE
+from litz.passes.updates import LARGE
 
 ROWS, COLUMNS = 300, 1031  # no whole vectors
 assert 4 * ROWS * COLUMNS > LARGE
