@@ -1,4 +1,4 @@
-"""Updates of what a constant has just filled: one kernel does both."""
+"""Updates at places that data picks, with what is there first and what follows: one kernel."""
 
 from __future__ import annotations
 
@@ -53,12 +53,18 @@ def test_any_number_of_threads_gives_the_same(request: pytest.FixtureRequest) ->
     request.addfinalizer(lambda: torch.set_num_threads(before))
     torch._dynamo.reset()
     i, x = torch.randint(ROWS, (2000,)), torch.randn(2000, COLUMNS)
-    call = torch.compile(added, backend="litz")
+
+    def both(i: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        return added(i, x), x.new_zeros(ROWS, COLUMNS).index_add(
+            1, i, x[:ROWS, :1].expand(-1, 2000)
+        )
+
+    call = torch.compile(both, backend="litz")
     found = []
     for n in (1, 2, 3):
         torch.set_num_threads(n)
         found.append(call(i, x))
-    assert all(torch.equal(f, found[0]) for f in found)
+    assert all(torch.equal(a, b) for f in found for a, b in zip(f, found[0], strict=True))
 
 
 @pytest.mark.parametrize("bad", [ROWS, -ROWS - 1, 1 << 40])
@@ -67,6 +73,8 @@ def test_rows_that_are_not_there(bad: int) -> None:
     i[17] = bad
     with pytest.raises(Exception, match="index"):
         torch.compile(added, backend="litz")(i, torch.randn(100, COLUMNS))
+    with pytest.raises(Exception, match="index"):
+        torch.compile(lambda x, i: x.index_add(0, i, x[:100]), backend="litz")(torch.randn(ROWS), i)
 
 
 @pytest.mark.parametrize("columns", [160, COLUMNS])
@@ -89,14 +97,26 @@ def test_gradient_of_an_embedding(columns: int, padding: int | None) -> None:
     near(gradient(torch.compile(loss, backend="litz"), w), lambda w: gradient(loss, w), w)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-def test_places_within_rows(dtype: torch.dtype) -> None:
-    def scattered(k: Tensor, x: Tensor) -> Tensor:
-        return torch.zeros_like(x).scatter_add(1, k, x)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64]
+)
+@pytest.mark.parametrize("isa", ["", "generic"])
+def test_places_within_rows(dtype: torch.dtype, isa: str) -> None:
+    """Some of them often, of rows that do not begin at lines, and onto what is there."""
+
+    def scattered(k: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (
+            torch.zeros_like(x).scatter_add(1, k, x),
+            (2 * y).scatter_add(1, k[:, 1:], x).relu(),
+            torch.ones_like(x).index_put((torch.arange(ROWS)[:, None], k - COLUMNS + 1), x, True),
+        )
 
     torch._dynamo.reset()
-    x, k = values(ROWS, dtype), torch.randint(COLUMNS, (ROWS, COLUMNS))
-    near(torch.compile(scattered, backend="litz")(k, x), scattered, k, x)
+    x, k = values(ROWS, dtype), torch.randint(COLUMNS - 1, (ROWS, COLUMNS - 1))
+    k[3] = k[4, ::7] = 11
+    args = k, x[:, :-1], values(ROWS, dtype)[:, :-1].contiguous()
+    for i, got in enumerate(torch.compile(scattered, backend="litz", options={"isa": isa})(*args)):
+        near(got, lambda *args, i=i: scattered(*args)[i], *args)
 
 
 def test_largest_of_what_is_filled() -> None:
@@ -106,3 +126,39 @@ def test_largest_of_what_is_filled() -> None:
     torch._dynamo.reset()
     i, x = torch.randint(ROWS, (500,)), values(500, torch.float32)
     near(torch.compile(largest, backend="litz")(i, x), largest, i, x)
+
+
+@pytest.mark.parametrize("mode", ["prod", "amax", "amin", "mean"])
+def test_other_updates_within_rows(mode: str) -> None:
+    def reduced(k: Tensor, x: Tensor) -> Tensor:
+        return (x + 1).scatter_reduce(1, k, x, mode)
+
+    torch._dynamo.reset()
+    x, k = values(40, torch.float32), torch.randint(COLUMNS, (40, 77))
+    near(torch.compile(reduced, backend="litz")(k, x), reduced, k, x)
+
+
+def test_what_is_read_is_not_changed_before() -> None:
+    """What is there first is computed later: no nest between has written what it reads."""
+
+    def read(i: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        first = y * 2
+        y.add_(1)
+        return first.scatter_add(1, i, x), first[:, :3] + y[:, :3]
+
+    torch._dynamo.reset()
+    x, y, i = torch.randn(9, 200), torch.randn(9, 200), torch.randint(200, (9, 200))
+    own = y.clone()
+    got, want = torch.compile(read, backend="litz")(i, x, own), read(i, x, y)
+    torch.testing.assert_close((*got, own), (*want, y))
+
+
+def test_places_of_open_numbers_of_rows() -> None:
+    def scattered(k: Tensor, x: Tensor) -> Tensor:
+        return torch.zeros_like(x).scatter_add(1, k, x)
+
+    torch._dynamo.reset()
+    call = torch.compile(scattered, backend="litz", dynamic=True)
+    for rows, columns in ((3, 200), (50, 201), (1, 200)):
+        x, k = torch.randn(rows, columns), torch.randint(columns, (rows, columns))
+        near(call(k, x), scattered, k, x)
