@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import litz
 from litz.passes.updates import LARGE
 
 ROWS, COLUMNS = 300, 1031  # no whole vectors
@@ -162,3 +163,37 @@ def test_places_of_open_numbers_of_rows() -> None:
     for rows, columns in ((3, 200), (50, 201), (1, 200)):
         x, k = torch.randn(rows, columns), torch.randint(columns, (rows, columns))
         near(call(k, x), scattered, k, x)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_one_kernel_computes_what_is_there_first_and_what_follows(by_rows: bool) -> None:
+    """But for sums of rows, and what runs across them."""
+    x, b = torch.randn(ROWS, COLUMNS).bfloat16(), torch.randn(COLUMNS)
+    k = torch.randint(ROWS, (70,)) if by_rows else torch.randint(COLUMNS, (ROWS, 70))
+
+    def updated(k: Tensor, x: Tensor, b: Tensor) -> Tensor:
+        if by_rows:
+            return (x + 1).index_add(0, k, x[:70]) + b
+        return (x + 1).scatter_add(1, k, x[:, :70]) + b
+
+    def summed(k: Tensor, x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return (y := updated(k, x, b)).sum(1), y.t().contiguous()
+
+    assert len(litz.explain(updated, k, x, b).kernels) == 1
+    assert len(litz.explain(summed, k, x, b).kernels) > 1
+    for i, got in enumerate(torch.compile(summed, backend="litz")(k, x, b)):
+        near(got, lambda *args, i=i: summed(*args)[i], k, x, b)
+
+
+def test_gradient_of_picked_rows_of_two_dims() -> None:
+    """Several loops count the updates; what is padding has a number that no row has."""
+    torch._dynamo.reset()
+    i, w = torch.randint(ROWS, (9, 11)), torch.randn(ROWS, COLUMNS, requires_grad=True)
+    i[:, 3] = 2
+
+    def loss(i: Tensor, w: Tensor) -> Tensor:
+        return (F.embedding(i, w, padding_idx=2) * torch.arange(11.0)[:, None]).sum() + w.sum()
+
+    (want,) = torch.autograd.grad(loss(i, w), w)
+    (got,) = torch.autograd.grad(torch.compile(loss, backend="litz")(i, w), w)
+    torch.testing.assert_close(got, want)

@@ -443,7 +443,9 @@ def test_updates_within_rows(row: int, streamed: bool) -> None:
     (made,) = recipe.kernels
     assert (made.form, bool(made.streamed)) == ("room", streamed)
     text = render(recipe, "k")
-    assert "put_each<litz::update::add>(room_, " in text and ("_stream(" in text) is streamed
+    assert (
+        "litz::update_each<litz::update::add>(room_, " in text and ("_stream(" in text) is streamed
+    )
     with pytest.raises(VerifyError):
         verify(replace(recipe, kernels=(replace(made, form="sorted"),)))
 

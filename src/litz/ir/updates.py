@@ -9,7 +9,7 @@ with 0 as what changes nothing; there are products, maxima and minima as well.  
 value depends on ``place``: no kernel compares them at each place.  A row of results, along the last
 of their axes, is what stays in a cache or in registers: either data picks within it, and the row's
 own updates run one after the other, or it picks the row for all of it, by a number that depends on
-the one reduced axis.  ``value`` builds the sum and ``parts`` knows it again.
+reduced axes alone.  ``value`` builds the sum and ``parts`` knows it again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     rest = {*axes} - {place}
     if p.within and rest <= {*where.vars}:
         return p
-    if rest == {lane} and len(found.axes) == 1 and {*number.vars} <= {*found.axes}:
+    if rest == {lane} and {*number.vars} <= {*found.axes}:
         return p
     raise ValueError("rows of results do not have updates of their own")
 

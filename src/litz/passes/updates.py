@@ -34,6 +34,7 @@ from litz.ir.skeletons import fault
 LARGE = 1 << 20  # bytes that no cache near a core holds
 ROOM = 1 << 18  # bytes of a row that such a cache holds
 SHORT = 1 << 9  # bytes of a row: what is done for each takes long beside updates of less
+RARE = 8  # elements to an update of a row: what little is changed may as well be in memory
 MOST = 1 << 30  # rows, or updates: they are counted in 32 bits
 
 
@@ -133,7 +134,10 @@ def _serves(t: Template) -> bool:
     if row * width < SHORT:
         return False
     if p.within:
-        return row * width <= ROOM and any(_goes_along(p, v) for v in t.reduce_axes)
+        # Narrow numbers are updated as wide ones, which go to memory and come back.
+        narrow = any(x.dtype.bytes < width for x in loads((p.first, p.value)))
+        worth = narrow or count * RARE >= row
+        return worth and row * width <= ROOM and any(_goes_along(p, v) for v in t.reduce_axes)
     return LARGE <= rows * row * width and max(rows, count) <= MOST
 
 

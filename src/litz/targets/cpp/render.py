@@ -76,6 +76,7 @@ _BY_NAME = (
     ("litz::turn_", "litz/tiles.h"),
     ("litz::scan_", "litz/scan.h"),
     ("litz::sort_places(", "litz/places.h"),
+    ("litz::update_each<", "litz/places.h"),
     ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
     ("log_add_exp(", "litz/logsum.h"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from litz.index import Var
 from litz.kernel.lanes.fetch import LINE
+from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
 from litz.targets.cpp.printer import Printer
 from litz.targets.cpp.values import Speller
@@ -54,11 +55,12 @@ class SumPrinter(Printer):
 
         each(s.start, f"{{0}} = {spell.vector(s.first)};")
         self.open("for (int64_t i_ = first_; i_ < last_; ++i_)")
-        self.line(f"const int64_t {s.over} = {s.order}[i_];")
+        for name, digit in self.digits(s, f"{s.order}[i_]").items():
+            self.line(f"const int64_t {name} = {digit};")
         self.block(s.once, replace(spell, lane=None, count=None))
         each(s.body, f"{{0}} = litz::update::{s.mode}::apply({{0}}, {spell.vector(s.value)});")
         self.close()
-        later = {str(s.over): "next_"}
+        later = self.digits(s, "next_")
         asked = [(x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in s.ahead]
         if asked and spell.count is None:
             self.open("if (first_ < last_)")
@@ -67,3 +69,11 @@ class SumPrinter(Printer):
                     self.line(f"__builtin_prefetch({at} + {c}, 0, 2);")
             self.close()
         each(s.last, "", "const auto sum_ = {0};")
+
+    def digits(self, s: tree.Sums, number: str) -> dict[str, str]:
+        """What an update's number says of the variables that count updates."""
+        found, sizes = {}, [self.expr(extent(v)) for v in s.over]
+        for k, v in enumerate(s.over):
+            less = f"({number} / ({' * '.join(sizes[k + 1 :])}))" if k + 1 < len(sizes) else number
+            found[str(v)] = f"{less} % ({sizes[k]})" if k else less
+        return {name: f"({text})" if len(s.over) > 1 else text for name, text in found.items()}

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from litz.index import Expr, render, symbol, var
+from litz.index import Expr, const, product, render, symbol, var
 from litz.ir.body import Store
+from litz.ir.dtype import I32
 from litz.kernel.lanes import updates
 from litz.kernel.nodes import extent, roots
 from litz.targets.cpp import tree
@@ -29,27 +30,48 @@ class RoomBuilder(TreeBuilder):
         p = updates.parts(self.made.plan)
         assert p is not None
         room, k = updates.room(self.made.plan, p), self.kernel
-        k.arrays.append(tree.Array(updates.ROOM, p.whole.dtype, extent(room.place)))
+        kinds = {updates.ROOM: p.whole.dtype, updates.VALUES: p.value.dtype, updates.PLACES: I32}
+        sizes = extent(p.place) + 1, const(updates.BLOCK), const(updates.BLOCK)
+        k.arrays += [tree.Array(*kind, n) for kind, n in zip(kinds.items(), sizes, strict=True)]
         nest = Nest(k.body)
         for v in self.space.units:
             nest.enter(partial(tree.For, v, extent(v), part=True), v)
-        self.along((room.place,), (room.first,), nest.scope)
-        self.along(room.over, (room.update,), nest.scope)
-        self.streamed = {room.last[i] for i in self.made.streamed}
+        self.along((room.first,), nest.scope)
+        self.updates(room, p.mode, nest.scope)
+        self.lane, self.streamed = p.place, {room.last[i] for i in self.made.streamed}
         self.head = next((room.last[i] for i in self.made.heads), None)
-        self.along((room.place,), room.last, nest.scope)
+        self.along(room.last, nest.scope)
         nest.close()
         return k
 
-    def along(self, loops: Sequence[Expr], stores: tuple[Store, ...], scope: Scope) -> None:
-        """Loops of their own, with vectors along the last."""
-        self.lane, self.stores = loops[-1], stores
+    def along(self, stores: tuple[Store, ...], scope: Scope) -> None:
+        """A loop along the row."""
+        assert self.lane is not None
+        self.stores = stores
         self.analyse(roots(stores))
-        levels, _ = self.open_levels(loops, scope)
+        levels, _ = self.open_levels([self.lane], scope)
         inner = levels[-1].scope
-        if len(stores) == 1 and stores[0].indirect:
-            inner.body.extend([asks(self, f, inner) for f in self.made.fetches])
         inner.body.extend(self.puts(stores, inner))
+        self.close(levels)
+
+    def updates(self, room: updates.Room, mode: str, scope: Scope) -> None:
+        """Blocks of values and places, in vectors, and what they change, one by one."""
+        *outer, lane = room.over
+        self.lane = lane
+        self.analyse([room.number, room.value])
+        levels, _ = self.open_levels(outer, scope)
+        home = levels[-1].scope if levels else scope
+        inner = Scope(home, [], lane)
+        inner.body.extend([asks(self, f, inner) for f in self.made.fetches])
+        kept = {updates.VALUES: room.value, updates.PLACES: room.number}
+        inner.body.extend([tree.Keep(name, self.place(n, inner)) for name, n in kept.items()])
+        ends = f"{lane}_b", f"{lane}_e"
+        each = f"litz::update_each<litz::update::{mode}>"
+        body: list[tree.Stmt] = [
+            tree.Lanes(lane, extent(lane), inner.body, exact=self.exact(lane), between=ends),
+            tree.Line(f"{each}({', '.join((updates.ROOM, *kept))}, {ends[1]} - {ends[0]});"),
+        ]
+        home.body.append(tree.Blocks(lane, extent(lane), body, updates.BLOCK))
         self.close(levels)
 
 
@@ -59,16 +81,16 @@ class SumBuilder(TreeBuilder):
     def build(self) -> Kernel:
         p, k = updates.parts(self.made.plan), self.kernel
         assert p is not None
-        self.of, (over,) = p, p.found.axes
+        self.of, over = p, self.space.reduced
         rows, nest = render(extent(p.place), DIALECT), Nest(k.body)
         lists = f"{updates.FROM}, {updates.ORDER}"
-        count = render(extent(over), DIALECT)
+        count = render(product(map(extent, over)), DIALECT)
         k.before = f"litz::sort_places({updates.PLACES}, {count}, {rows}, {lists});"
         if k.units:
             nest.enter(partial(tree.Range, p.lane, extent(p.lane)))
             nest.enter(partial(tree.For, p.place, extent(p.place)), p.place)
         else:  # of rows and updates, each thread has as many
-            k.units = (var("unit_of_", extent(p.place) + extent(over)),)
+            k.units = (var("unit_of_", extent(p.place) + product(map(extent, over))),)
             nest.scope.body += [
                 tree.Line(f"const int64_t row_lo = litz::row_of({updates.FROM}, {rows}, unit_);"),
                 tree.Line(f"const int64_t row_hi = litz::row_of({updates.FROM}, {rows}, units_);"),
@@ -81,10 +103,12 @@ class SumBuilder(TreeBuilder):
         nest.close()
         return k
 
-    def sums(self, scope: Scope, over: Expr) -> tree.Sums:
+    def sums(self, scope: Scope, over: Sequence[Expr]) -> tree.Sums:
         p = self.of
         start, last = (Scope(scope, [], p.lane) for _ in range(2))
-        once = Scope(scope, [], over)
+        once = scope
+        for v in over:
+            once = Scope(once, once.body if once is not scope else [], v)
         inner = Scope(once, [], p.lane)
         last.env[p.whole] = Ref("sum_", p.whole.dtype, True)
         first, value = self.place(p.first, start), self.place(p.value, inner)
@@ -92,6 +116,6 @@ class SumBuilder(TreeBuilder):
         (count,) = self.made.block
         between = (f"{p.lane}_lo", f"{p.lane}_hi") if p.lane in self.kernel.units else None
         return tree.Sums(
-            p.lane, extent(p.lane), over, updates.ORDER, start.body, first, once.body, inner.body,
-            value, last.body, p.mode, count, updates.ahead(p), between,
+            p.lane, extent(p.lane), tuple(over), updates.ORDER, start.body, first, once.body,
+            inner.body, value, last.body, p.mode, count, updates.ahead(p), between,
         )  # fmt: skip

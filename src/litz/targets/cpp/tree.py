@@ -237,7 +237,7 @@ class Lanes(Stmt):
 class Sums(Stmt):
     """A row of results along ``var``, ``count`` vectors at once: a loop over its updates.
 
-    start: computes what there is first.  over: the variable that each update has, whose numbers lie
+    start: computes what there is first.  over: the variables that count updates, whose numbers lie
     in ``order`` from ``first_`` to ``last_``.  once: what one update computes once; body: what it
     computes of each vector, and ``value``, of these, which updates a vector by ``mode``.  last:
     what is done with the vector, ``sum_``.  ahead: what the next row's first update reads.
@@ -245,7 +245,7 @@ class Sums(Stmt):
 
     var: Expr
     stop: Expr
-    over: Expr
+    over: tuple[Expr, ...]
     order: str
     start: list[Stmt]
     first: Ref
