@@ -21,8 +21,9 @@ from litz.dataclass import dataclass
 from litz.index import Const as Number
 from litz.index import Expr, coefficient, const
 from litz.ir import body
-from litz.ir.body import Index, Load, Node, Op, Reduce, Store, StoreMode, op, reduce, walk
+from litz.ir.body import Index, Load, Node, Op, Reduce, Store, StoreMode, loads, op, reduce, walk
 from litz.ir.dtype import I64
+from litz.ir.program import Template
 from litz.ir.reductions import by_update
 
 KIND: Final = "updates"
@@ -96,6 +97,13 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if rest == {lane} and {*number.vars} <= {*found.axes}:
         return p
     raise ValueError("rows of results do not have updates of their own")
+
+
+def reads_once(t: Template, buffer: str) -> bool:
+    """Whether such a template computes but once what it reads of a buffer below the sum."""
+    p = parts(t.stores, t.axes)
+    rest = {*t.axes, *t.reduce_axes} - {p.place}
+    return all(rest <= {*n.vars} for n in loads((p.found,)) if n.buffer == buffer)
 
 
 def _along(stores: Sequence[Store], nodes: Sequence[Node], v: Expr) -> bool:

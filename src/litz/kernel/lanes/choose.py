@@ -102,7 +102,7 @@ def _in_rooms(plan: KernelPlan, p: Parts, lanes: int) -> LanePlan:
         _work_of_updates(plan, p, SCALAR),
         streamed=streamed,
         past=sum((_stored(room.last[i]) for i in streamed), const(0)),
-        fetches=fetches_of_updates((room.number, room.value), room.over[-1], lanes),
+        fetches=fetches_of_updates((room.number, room.value), room.over[-1], units, lanes),
         called=_called(_uses(plan)),
         heads=tuple(i for i in heads if i in streamed and not whole[i]),
     )
