@@ -118,7 +118,7 @@ def _sorted(plan: KernelPlan, p: Parts, lanes: int) -> LanePlan:
         "sorted",
         lanes,
         _work_of_updates(plan, p, 1),
-        (updates.stripe(p.whole.dtype.bytes, lanes),),
+        (max(updates.FEWEST, updates.STRIPE // (p.whole.dtype.bytes * lanes)),),
         streamed=tuple(range(len(plan.stores))),
         past=sum(map(_stored, plan.stores), const(0)),
         called=_called(_uses(plan)),
@@ -127,11 +127,11 @@ def _sorted(plan: KernelPlan, p: Parts, lanes: int) -> LanePlan:
 
 def _work_of_updates(plan: KernelPlan, p: Parts, each: int) -> Expr:
     """each: how much longer an update takes than an element in vectors."""
-    rows, updates = plan.parallel, (*(v for v in plan.parallel if v is not p.place), *plan.reduced)
+    every = (*(v for v in plan.parallel if v is not p.place), *plan.reduced)
     uses, nodes = _uses(plan), walk(roots(plan.stores))
     cost = sum(count * op_row(name).cost for name, count in uses.items())
     cost += 2 * sum(isinstance(n, Load) for n in nodes) + 1
-    points = product(map(extent, rows)) + each * product(map(extent, updates))
+    points = product(map(extent, plan.parallel)) + each * product(map(extent, every))
     return points * cost
 
 

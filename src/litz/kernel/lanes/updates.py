@@ -91,10 +91,5 @@ def ahead(p: Parts) -> tuple[Load, ...]:
     return tuple(n for n in found if not over.isdisjoint(n.index.free))
 
 
-def stripe(width: int, lanes: int) -> int:
-    """Vectors of a row that are computed at once."""
-    return max(FEWEST, STRIPE // (width * lanes))
-
-
 def is_wide(p: Parts) -> bool:
     return int_value(extent(p.lane)) * p.whole.dtype.bytes >= WIDE
