@@ -9,7 +9,7 @@ from typing import Final
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, size_hint, substitution
-from litz.ir import body, matmul
+from litz.ir import body, matmul, updates
 from litz.ir.body import Reduce, is_even
 from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
@@ -246,6 +246,8 @@ class Fusion:
     def _taken_in(self, a: int, b: int) -> FusionGroup | str:
         """Template ``b`` that computes what group ``a`` stores where it reads that."""
         first, second = self.groups[a], self.groups[b]
+        template = second.template
+        assert template is not None
         if len(first.stores) > 1 or first.space.reduce_axes:
             return MANY
         (made,) = first.stores
@@ -255,7 +257,8 @@ class Fusion:
             return READ
         if {self.roots[x] for x in second.writes} & {self.roots[x] for x in first.reads}:
             return ELSEWHERE
-        if why := matmul.refused(made, self.program.buffers):
+        once = template.skeleton.kind == updates.KIND and updates.reads_once(template, made.buffer)
+        if not once and (why := matmul.refused(made, self.program.buffers)):
             return why
         if self._is_reduced(a):
             return ONCE
