@@ -559,3 +559,36 @@ def test_streams_at_once(kind: str, dtype: DType, lanes: int) -> None:
         elif dtype is F32:
             a[5], a[a.numel() // 2], a[-1] = math.inf, NAN, -math.inf
         check(plan, buffers, lanes=lanes, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_rows_at_once_of_several_passes(dtype: DType, lanes: int) -> None:
+    """A first pass of several rows, what follows of each; not where that takes long."""
+    plans, named = [], []
+    for p, n, wide in ((263, 2063, 2069), (1 << 9, 1 << 11, 1 << 11), (2049, 130, 130)):
+        x0, r0 = var("x0", p), var("r0", n)
+        at = x0 * wide + r0 + 3  # of rows of a slice
+        a = B.cast(B.load(dtype, "a", at), F32)
+        own = B.op("mul", norm(a, (r0,), n), B.load(F32, "w", r0))
+        size = B.reduce("sum", (r0,), B.op("mul", a, a))
+        length = Store("c", x0 * n + r0, B.op("div", a, B.op("sqrt", size)))
+        powers = B.op("exp", B.op("sub", a, B.reduce("max", (r0,), a)))
+        brief = n * dtype.bytes >= 4096
+        for stores, at_once in (
+            ([Store("c", x0 * n + r0, own), Store("d", x0, B.op("sqrt", size))], False),
+            ([Store("c", x0 * n + r0, own)], brief),
+            ([length, Store("d", x0, size)], brief),
+            ([Store("c", x0 * n + r0, powers)], False),
+        ):
+            plans.append(make_plan([x0], [r0], stores, r0))
+            (made,) = choose(plans[-1], lanes).kernels
+            assert (made.rows > 1) == at_once, (n, stores)
+            rows = data(dtype.name, p * wide + 3)
+            rows[5], rows[p * wide // 2], rows[-1] = math.inf, NAN, -math.inf
+            out = {"c": torch.zeros(p * n), "d": torch.zeros(p)}
+            named.append({"a": rows, "w": data("f32", n), **out})
+    build_together(plans, lanes)
+    for plan, buffers in zip(plans, named, strict=True):
+        used = {q.name: buffers[q.name] for q in plan.params}
+        check(plan, used, lanes=lanes, rtol=1e-5, atol=1e-5)

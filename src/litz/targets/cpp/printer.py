@@ -22,11 +22,13 @@ def neutral(row: Reduction, dtype: DType) -> str:
     return number(row.identity(dtype), dtype)
 
 
-def combined(row: Reduction, held: str, value: str) -> str:
-    """What an accumulator holds with one value more.
+def combined(row: Reduction, held: str, value: str, square: bool = False) -> str:
+    """What an accumulator holds with one value more, or a square.
 
     A maximum asks its first operand whether it is nan: the value, which nothing waits for.
     """
+    if square:
+        return f"litz::mad({value}, {value}, {held})"
     a, b = (value, held) if row.op in ("maximum", "minimum") else (held, value)
     return f"{row.cpp}({a}, {b})"
 
@@ -187,10 +189,10 @@ class Printer:
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
-            self.line(f"litz::store({at}, {combined(acc.row, old, value)});")
+            self.line(f"litz::store({at}, {combined(acc.row, old, value, s.square)});")
         else:
             name = f"{acc.name}_{copy}"
-            self.line(f"{name} = {combined(acc.row, name, value)};")
+            self.line(f"{name} = {combined(acc.row, name, value, s.square)};")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""
@@ -218,9 +220,9 @@ class Printer:
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
         return acc.row.cpp_fold.format(names[0]) if folds else names[0]
 
-    def visit_finish(self, s: tree.Finish, _: Speller, row: int) -> None:
+    def visit_finish(self, s: tree.Finish, *_: object) -> None:
         acc = s.acc
-        names = acc.names(row)
+        names = acc.names()
         if acc.row.counts:
             held = f"{acc.name}_0" if s.part == "mean" else f"{acc.name}_0q"
             value = acc.row.part(s.part).cpp.format(held, f"{acc.name}_n")
@@ -235,8 +237,12 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        held = self.held(acc, row, acc.folded)
-        self.line(f"const auto {s.name} = {converted(held, acc.dtype, s.dtype)};")
+        each = [self.held(acc, row, acc.folded) for row in range(acc.rows)]
+        values = ", ".join(converted(v, acc.dtype, s.dtype) for v in each)
+        if acc.rows > 1:
+            self.line(f"const {ctype(s.dtype)} {s.name}_[] = {{{values}}};")
+        else:
+            self.line(f"const auto {s.name} = {values};")
 
     def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
@@ -339,7 +345,7 @@ class Printer:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
         # It runs once at most: what is compiled once will do.
-        if spell.count is not None and not s.rows:
+        if s.loop or (spell.count is not None and not s.rows):
             end = f"{base}_b + {s.count * s.step}"
             self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
             self.block(s.body, spell)

@@ -122,10 +122,11 @@ class Clear(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Update(Stmt):
-    """Take ``value`` into an accumulator."""
+    """Take ``value`` into an accumulator.  square: times itself."""
 
     acc: Acc
     value: Ref
+    square: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +150,7 @@ class Rescale(Stmt):
 class Finish(Stmt):
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
-    part: which part of its state.
+    part: which part of its state.  Of several rows an array, ``name`` and ``_``.
     """
 
     name: str
@@ -202,7 +203,7 @@ class For(Stmt):
 class Turns(Stmt):
     """``body`` ``count`` times, of ``var`` from what it is outside on, in steps of ``step``.
 
-    rows: each has its own registers.
+    rows: each has its own registers.  loop: they are a loop, compiled once.
     """
 
     var: Expr
@@ -210,6 +211,7 @@ class Turns(Stmt):
     body: list[Stmt]
     step: int | Expr = 1
     rows: bool = False
+    loop: bool = False
 
 
 @dataclass(slots=True, eq=False)
