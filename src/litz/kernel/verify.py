@@ -209,8 +209,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"accesses of {k.form} go through tiles"
     if not {*k.unordered} <= {*unordered_loops(plan.stores, space.lane, k.cuts)}:
         yield "lanes in whatever order, where something asks for theirs"
-    if k.rows > 1 and (k.form != "rows" or k.chunks or k.totals or k.passes[0].stores):
-        yield f"{k.rows} rows are reduced at once, where a pass does more than to reduce them"
+    if k.rows > 1 and (k.form != "rows" or len(k.passes) > 1):
+        yield f"{k.rows} rows are reduced at once, where more is done than to reduce them"
     if k.past is not const(0) and not k.streamed:
         yield f"{k.past} bytes go past the caches, but no store"
     given = (*k.streamed, *k.turned_stores)

@@ -8,12 +8,10 @@ from dataclasses import replace
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Const, Load, Masked, Node, Op, Reduce, walk
 from litz.ir.ops import op as op_row
-from litz.ir.scans import scans_of
 from litz.kernel.lanes.access import in_ranges, uniform
-from litz.kernel.lanes.fetch import LARGE, ROW
-from litz.kernel.lanes.nests import needs
+from litz.kernel.lanes.fetch import LARGE
 from litz.kernel.lanes.recipe import Chunk, Copies, LanePlan, Limit
-from litz.kernel.lanes.reuse import COSTLY, cost
+from litz.kernel.lanes.reuse import cost
 from litz.kernel.nodes import below, extent, goes_along, int_value, reads, roots
 
 TERMS = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
@@ -169,36 +167,28 @@ class Cuts:
         """How many rows, or parts of one, are reduced at once: each is a stream from memory.
 
         A machine fetches ahead no further than to the end of a page: of one stream alone it then
-        waits for memory, of several it has others.  Later passes find the rows in the cache;
-        where these take long, memory has their time.
+        waits for memory, of several it has others.
         """
-        lane, units, some = self.space.lane, self.space.units, made.reductions
-        if lane is None or made.form != "rows" or self.space.reduced != (lane,) or not some:
-            return 1
+        lane, units = self.space.lane, self.space.units
+        alone = len(self.reduces) == len(made.passes) == 1 and not made.passes[0].stores
         whole_rows = made.divided is None and units != () and not self.space.serial
-        more = len(made.passes) > 1
-        if not whole_rows and (more or made.divided is not lane):
+        if lane is None or not alone or made.form != "rows":
             return 1
-        apart = made.chunks or made.totals or scans_of(made.plan.stores)
-        if apart or set(self.reduces) != {*some} or made.passes[0].stores:
+        if not whole_rows and made.divided is not lane:
             return 1
-        n, *others = (some[i] for g in made.passes[0].groups for i in g)
-        copied = any(n in c.of and c.count == UNROLL for c in made.copies)
-        if others or n.row.positional or not copied:
-            return 1
-        later = [needs(p, made.plan.stores, some) for p in made.passes[1:]]
-        brief = all(sum(self.costs(v, set(), lane)) <= COSTLY for v in later)
-        if more and not (brief and all(units[-1] in r.vars for r in some)):
+        (n,) = self.reduces
+        once = n in made.reductions and not n.row.counts and not n.row.positional
+        if not once or self.space.reduced != (lane,) or made.copies != (Copies((n,), UNROLL),):
             return 1
         nodes = [x for x in below(n.args) if not isinstance(x, Const)]
         loads = [x for x in nodes if isinstance(x, Load)]
         plain = all(isinstance(x, (Load, Op)) and lane in x.vars for x in nodes)
-        if not plain or not all(goes_along(x, lane) for x in loads) or {*nodes} & {*made.kept}:
+        if not plain or not all(goes_along(x, lane) for x in loads):
             return 1
         own = (x for x in loads if not whole_rows or units[-1] in x.vars)
         row = sum(x.dtype.bytes for x in own) * size_hint(extent(lane), 0)
         whole = row * size_hint(product(map(extent, units)), 0)
-        return STREAMS if row >= PAGE and whole >= LARGE and not (more and row > ROW[1]) else 1
+        return STREAMS if row >= PAGE and whole >= LARGE else 1
 
     def unroll(self, values: Sequence[Node], known: set[Node], along: Expr, extra: int = 0) -> int:
         """How many iterations over ``along`` run in turn; along the lane, vectors."""

@@ -220,9 +220,9 @@ class Printer:
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
         return acc.row.cpp_fold.format(names[0]) if folds else names[0]
 
-    def visit_finish(self, s: tree.Finish, *_: object) -> None:
+    def visit_finish(self, s: tree.Finish, _: Speller, row: int) -> None:
         acc = s.acc
-        names = acc.names()
+        names = acc.names(row)
         if acc.row.counts:
             held = f"{acc.name}_0" if s.part == "mean" else f"{acc.name}_0q"
             value = acc.row.part(s.part).cpp.format(held, f"{acc.name}_n")
@@ -237,12 +237,8 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        each = [self.held(acc, row, acc.folded) for row in range(acc.rows)]
-        values = ", ".join(converted(v, acc.dtype, s.dtype) for v in each)
-        if acc.rows > 1:
-            self.line(f"const {ctype(s.dtype)} {s.name}_[] = {{{values}}};")
-        else:
-            self.line(f"const auto {s.name} = {values};")
+        held = self.held(acc, row, acc.folded)
+        self.line(f"const auto {s.name} = {converted(held, acc.dtype, s.dtype)};")
 
     def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
@@ -345,7 +341,7 @@ class Printer:
         base = str(s.var)
         self.line(f"const int64_t {base}_b = {base};")
         # It runs once at most: what is compiled once will do.
-        if s.loop or (spell.count is not None and not s.rows):
+        if spell.count is not None and not s.rows:
             end = f"{base}_b + {s.count * s.step}"
             self.open(f"for (int64_t {base} = {base}_b; {base} < {end}; {base} += {s.step})")
             self.block(s.body, spell)

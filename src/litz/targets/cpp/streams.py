@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from litz.index import Expr
 from litz.ir.body import Reduce
 from litz.kernel.lanes.recipe import LanePlan
-from litz.kernel.passes import Pass
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Level, TreeBuilder
 from litz.targets.cpp.scope import Nest, Scope
@@ -54,31 +53,18 @@ class Rows(Streams):
     def __init__(self, made: LanePlan, name: str, at_once: int = 1) -> None:
         super().__init__(made, name)
         self.at_once = self.own_rows = at_once
-        self.together = at_once > 1
         self.innermost: Stmt | None = None
 
     def parallel_loops(self, nest: Nest) -> None:
         super().parallel_loops(nest)
         self.innermost = nest.innermost
 
-    def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
-        found = super().reduce_loops(group, home)
-        self.at_once = self.own_rows = 1  # in later passes, each for itself
-        return found
-
-    def fetch_in(self, p: Pass | None) -> None:
-        if not self.together:  # of which memory is never idle
-            super().fetch_in(p)
-
     def point(self, scope: Scope) -> None:
         super().point(scope)
         body, loop = scope.body, self.innermost
-        if self.together:  # what follows the first loops, of one row after the other
-            k = next(i for i, s in enumerate(body) if isinstance(s, (tree.For, tree.Lanes)))
-            done, v = body[k + 1], self.space.units[-1]
-            assert isinstance(done, tree.Finish)
-            own = tree.Line(f"const auto {done.name} = {done.name}_[{v} - {v}_b];")
-            body[k + 2 :] = [tree.Turns(v, self.made.rows, [own, *body[k + 2 :]], loop=True)]
+        if self.at_once > 1:  # what follows the loops, for each row
+            k = 1 + max(i for i, s in enumerate(body) if isinstance(s, (tree.For, tree.Lanes)))
+            body[k:] = [self.turns(body[k:])]
             return
         # It places the same nodes in the same order: what is outside has the same names.
         other = Rows(self.made, self.kernel.name, self.made.rows)

@@ -150,7 +150,7 @@ class Rescale(Stmt):
 class Finish(Stmt):
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
-    part: which part of its state.  Of several rows an array, ``name`` and ``_``.
+    part: which part of its state.
     """
 
     name: str
@@ -203,7 +203,7 @@ class For(Stmt):
 class Turns(Stmt):
     """``body`` ``count`` times, of ``var`` from what it is outside on, in steps of ``step``.
 
-    rows: each has its own registers.  loop: they are a loop, compiled once.
+    rows: each has its own registers.
     """
 
     var: Expr
@@ -211,7 +211,6 @@ class Turns(Stmt):
     body: list[Stmt]
     step: int | Expr = 1
     rows: bool = False
-    loop: bool = False
 
 
 @dataclass(slots=True, eq=False)
