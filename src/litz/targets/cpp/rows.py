@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from litz.index import Expr, min_
-from litz.ir.body import Reduce, substitute
+from litz.ir.body import Node, Op, Reduce, substitute
+from litz.ir.dtype import F32, F64
 from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
@@ -25,3 +26,10 @@ def position(r: Reduce) -> Expr:
         pos = v if pos is None else pos * extent(v) + v
     assert pos is not None
     return pos
+
+
+def squared(r: Reduce) -> Node | None:
+    """Of what a sum takes squares, which need not round before they are added."""
+    n = r.args[0]
+    same = isinstance(n, Op) and n.name == "mul" and n.args[0] is n.args[1]
+    return n.args[0] if same and r.kind == "sum" and n.dtype in (F32, F64) else None

@@ -122,10 +122,11 @@ class Clear(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Update(Stmt):
-    """Take ``value`` into an accumulator."""
+    """Take ``value`` into an accumulator.  square: times itself."""
 
     acc: Acc
     value: Ref
+    square: bool = False
 
 
 @dataclass(slots=True, eq=False)
