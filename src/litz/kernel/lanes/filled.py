@@ -17,7 +17,7 @@ from litz.ir import body
 from litz.ir.body import Load, Node, Store, op
 from litz.ir.dtype import I32
 from litz.kernel.lanes.space import CACHED, Space
-from litz.kernel.nodes import extent, goes_along, int_value
+from litz.kernel.nodes import extent, int_value
 from litz.kernel.phases import Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan, Param
 
@@ -138,10 +138,11 @@ def sorting(
     return (first, replace(plan, params=(*plan.params, *own))), temps
 
 
-def ahead(s: Store, over: Expr, lane: Expr) -> tuple[Load, ...]:
+def ahead(r: Rows) -> tuple[Load, ...]:
     """What updates read along their rows, of which the next one's is fetched."""
-    loads = body.loads((s.value,))
-    return tuple(n for n in loads if over in n.index.free and goes_along(n, lane))
+    loads = (n for n in body.loads((r.store.value,)) if coefficient(n.index, r.lane) is const(1))
+    rows = (n for n in loads if [v for _, v in n.indirect] in ([], [r.number]))
+    return tuple(n for n in rows if n.indirect or r.over in n.index.free)
 
 
 def stripe(width: int, lanes: int) -> int:

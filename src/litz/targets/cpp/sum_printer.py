@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from litz.index import Var
 from litz.kernel.lanes.fetch import LINE
+from litz.kernel.lanes.filled import PLACES
 from litz.targets.cpp import tree
 from litz.targets.cpp.printer import Printer
 from litz.targets.cpp.values import Speller, literal
@@ -53,6 +54,7 @@ class SumPrinter(Printer):
             self.close()
         self.close()
         later = {str(s.over): "next_"}
+        later |= {str(v): f"int64_t({PLACES}[next_])" for x in s.ahead for v, _ in x.indirect}
         asked = [(x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in s.ahead]
         if asked and spell.count is None:
             self.open("if (first_ < last_)")

@@ -56,6 +56,7 @@ class SumBuilder(TreeBuilder):
     def sums(self, scope: Scope, place: Expr) -> tree.Sums:
         r = self.of
         once = Scope(scope, [], r.over)
+        once.env[r.number] = Ref("row_", r.number.dtype)
         inner = Scope(once, [], r.lane)
         value = self.place(r.store.value, inner)
         (count,) = self.made.block
@@ -65,5 +66,5 @@ class SumBuilder(TreeBuilder):
         between = (f"{r.lane}_lo", f"{r.lane}_hi") if r.lane in self.kernel.units else None
         return tree.Sums(
             r.lane, extent(r.lane), r.over, filled.ORDER, once.body, inner.body, value, put, count,
-            filled.ahead(r.store, r.over, r.lane), between,
+            filled.ahead(r), between,
         )  # fmt: skip
