@@ -471,24 +471,6 @@ def test_the_next_row_that_data_picks_is_fetched() -> None:
     assert [fetched(*c) for c in ((ROWS, 4096), (ROWS, 32), (64, 1024))] == [1, 0, 0]
 
 
-def test_the_next_row_that_data_picks_is_fetched_for_a_sum() -> None:
-    """By the first of the passes, at every vector."""
-
-    def fetched(rows: int, columns: int) -> int:
-        x, y, s = var("r0", LONG), var("r1", columns), symbol("t0", 0, rows - 1)
-        data = body.op("check_index", body.load(I64, "b1", x), body.const(I64, rows))
-        value = body.load(F32, "b0", s * columns + y, ((s, data),))
-        params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
-        store = Store("b2", const(0), body.reduce("sum", (x, y), value))
-        recipe = lanes.choose(KernelPlan((Dim(x, "r"), Dim(y, "r")), params, (), (store,), y), 8)
-        verify(recipe)
-        text = render(recipe, "k")
-        assert "* t" in text or "prefetch" not in text
-        return text.count("prefetch")
-
-    assert [fetched(*c) > 0 for c in ((ROWS, 4096), (ROWS, 32), (64, 1024))] == [True, False, False]
-
-
 def test_updates_of_a_row_read_it_by_its_own_number() -> None:
     """Where the same data picks what is read; the next one's is fetched."""
     columns = 256

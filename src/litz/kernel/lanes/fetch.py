@@ -62,11 +62,9 @@ def fetches(
     streamed: places of stores that go past the caches.
     """
     lane = space.lane
-    around = [v for v in (*space.units, *space.serial, *space.reduced) if v is not lane]
-    if lane is None:
+    around = [v for v in (*space.units, *space.serial) if v is not lane]
+    if lane is None or space.reduced:
         return ()
-    if space.reduced:
-        return _of_picked(stores, lane, around[-1]) if around and lane in space.reduced else ()
     # Serial dims run within those that threads divide.
     found = _of_rows(stores, lane, around[-1], lanes) if around else ()
     if around:

@@ -213,8 +213,6 @@ class TreeBuilder(Placer):
             bodies, axes = self.renamed(group, axes)
         levels, chunk = self.open_levels(axes, home, self.limit(tuple(axes), group))
         scope = levels[-1].scope if levels else home
-        if self.nests.get(group[0]) is self.made.passes[0] and bodies is group and levels:
-            scope.body.extend([asks(self, f, scope) for f in self.made.fetches])
         if bodies is group:
             self.reduce_first([r.args[0] for r in bodies], scope)
         inner, outer = self.take(bodies, scope, chunk is not None, self.in_register)
@@ -224,6 +222,7 @@ class TreeBuilder(Placer):
         home.body.extend(tree.Clear(a) for a in outer)
         self.fetch_in(self.nests.get(group[0]))
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
+        self.next_row = None
         return outer
 
     def fetch_in(self, p: Pass | None) -> None:
@@ -435,7 +434,6 @@ class TreeBuilder(Placer):
             parent.body.extend(tree.Clear(a) for a, _ in cut)
             parent.body.append(stmt)
             parent.body.extend(tree.Merge(b, a) for a, b in cut)
-        self.next_row = self.head = None
 
     def loop(self, level: Level, accs: Sequence[Acc], copies: int) -> Stmt:
         v, body = level.var, level.scope.body
@@ -457,6 +455,7 @@ class TreeBuilder(Placer):
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
         if not self.made.cuts:
+            nest.scope.body.extend([asks(self, f, nest.scope) for f in self.made.fetches])
             self.unordered = unordered(self.stores, self.lane) if self.made.unordered else {}
             self.point(nest.scope)
         nest.close()
@@ -500,7 +499,6 @@ class TreeBuilder(Placer):
         between = (f"{lane}_lo", f"{lane}_hi") if ranged else None
         loop = partial(tree.Lanes, lane, extent(lane), exact=self.exact(lane), between=between)
         nest.enter(partial(loop, head=next((self.stores[i] for i in self.made.heads), None)), lane)
-        nest.scope.body.extend([asks(self, f, nest.scope) for f in self.made.fetches])
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
@@ -515,6 +513,7 @@ class TreeBuilder(Placer):
             self.fetch_in(p)
             self.head = next((self.stores[i] for i in p.stores if i in self.made.heads), None)
             self.close(levels)
+            self.next_row = self.head = None
         scope.body.extend(puts)
 
     def stored(self, v: Expr, stores: Sequence[Store], scope: Scope) -> DimRange | None:

@@ -163,8 +163,7 @@ def build(made: LanePlan, name: str, by: Expr) -> Kernel:
     flat = tuple(s for s in made.plan.stores if not loops_of(s, space.reduced))
     rest = replace(alone.space, reduced=(), lane=across)
     plan = replace(made.plan, stores=flat)
-    after = replace(alone, plan=plan, space=rest, passes=(), kept=(), streamed=(), fetches=())
-    ends = Ends(after, name)
+    ends = Ends(replace(alone, plan=plan, space=rest, passes=(), kept=(), streamed=()), name)
     ends.cells = cells
     size = made.unit
     kernel.split = tree.Split(
