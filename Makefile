@@ -14,6 +14,7 @@ OLDEST ?= .venv-oldest
 # The basics, every stage's text, some models, and Triton both ways: interpreted, and built for a GPU.
 OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test_basics.py \
 	tests/e2e/test_models.py tests/e2e/test_call_overhead.py tests/host/test_host_native.py \
+	tests/cache/test_code.py \
 	tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py tests/triton/test_executor_launches.py \
 	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
@@ -40,11 +41,12 @@ OLDEST_STAMP := $(OLDEST)/.litz-installed
 NATIVE := $(VENV)/.litz-native
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest examples libraries wheels packages browser tools types site replay size sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-long test-oldest examples libraries wheels packages browser tools types site replay size sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
-	@echo 'make test    the tests (without the slow ones)'
+	@echo 'make test    the tests that take a second or less each: eight minutes on two cores'
+	@echo 'make test-long  the others, but those that take minutes'
 	@echo 'make test-oldest  a choice of them with the oldest PyTorch (downloads 2.7 GB once)'
 	@echo 'make examples  the programs in examples/notebooks'
 	@echo 'make libraries  examples with accelerate, lightning, diffusers, ... at their newest versions'
@@ -91,7 +93,10 @@ demo: $(NATIVE)
 	$(BIN)/python -m litz.tools.demo
 
 test: $(NATIVE)
-	$(BIN)/python -m pytest $(TWO) -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO) -m 'not slow and not long' $(PYTEST_ARGS)
+
+test-long: $(NATIVE)
+	$(BIN)/python -m pytest $(TWO) -m 'long and not slow' $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_STAMP)
 	-$(OLDEST)/bin/python hatch_build.py

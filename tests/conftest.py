@@ -7,6 +7,7 @@ import logging
 import os
 
 import pytest
+from long import function, listed
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # Every compiled graph of a test checks what it hands to operators of ATen.
@@ -15,6 +16,14 @@ os.environ.setdefault("LITZ_CHECK_CALLS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Workers are many enough: each runs one compiler at a time, on one source a graph.
 os.environ.setdefault("LITZ_JOBS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take long are marked: ``make test`` leaves them to ``make test-long``."""
+    long = listed()
+    for item in items:
+        if function(item.nodeid) in long:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -559,3 +559,20 @@ def test_streams_at_once(kind: str, dtype: DType, lanes: int) -> None:
         elif dtype is F32:
             a[5], a[a.numel() // 2], a[-1] = math.inf, NAN, -math.inf
         check(plan, buffers, lanes=lanes, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("dtype", [F32, BY_NAME["f64"]])
+def test_squares_round_with_their_sum(lane: str, dtype: DType) -> None:
+    """Squares go into their sum without a rounding of their own, whatever they are."""
+    p, n = 5, 67
+    x0, r0 = var("x0", p), var("r0", n)
+    a = B.load(dtype, "a", x0 * n + r0)
+    total = B.reduce("sum", (r0,), B.op("mul", a, a))
+    plan = make_plan([x0], [r0], [Store("c", x0, total)], {"x0": x0, "r0": r0, "": None}[lane])
+    assert "litz::mad(" in source(plan)
+    rows = data(dtype.name, p * n)
+    rows[3], rows[n + 5], rows[2 * n + 7] = math.inf, NAN, -math.inf
+    rows[3 * n : 4 * n] = 0.0
+    rows[4 * n] = 1e15 if dtype is F32 else 1e150
+    check(plan, {"a": rows, "c": torch.zeros(p, dtype=rows.dtype)}, rtol=1e-6, atol=1e-6)

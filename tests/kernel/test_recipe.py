@@ -9,15 +9,16 @@ import pytest
 
 from litz.errors import VerifyError
 from litz.index import Expr, const, symbol, var
-from litz.ir import body
-from litz.ir.body import Fill, Op, Store, walk
+from litz.ir import body, updates
+from litz.ir.body import Op, Store, walk
 from litz.ir.dtype import BF16, F32, I64, DType
 from litz.ir.parse import ParseError
+from litz.ir.program import Skeleton
 from litz.kernel.blocks import choose as blocks
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
 from litz.kernel.lanes import choose as lanes
 from litz.kernel.lanes.recipe import Chunk, Copies, LaneRecipe, Limit
-from litz.kernel.nodes import roots
+from litz.kernel.nodes import extent, roots
 from litz.kernel.parse import parse_recipe
 from litz.kernel.passes import Pass
 from litz.kernel.plan import Dim, KernelPlan, Param
@@ -409,49 +410,44 @@ def test_next_rows_within_which_data_says_what_is_read_are_fetched() -> None:
     assert [len(fetched(*c)) for c in ((100, 2048), (2048, 100), (100_000, 100_000))] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("columns", "sorted_by_rows", "wide"),
-    [(100, False, False), (160, True, False), (1024, True, True)],
-)
-def test_updates_of_rows_that_data_picks(columns: int, sorted_by_rows: bool, wide: bool) -> None:
-    """In the order of the rows where these are long; threads divide each if it is wide."""
-    x, y, s = var("x0", LONG), var("x1", columns), symbol("t0", 0, ROWS - 1)
-    data = body.op("check_index", body.load(I64, "b1", x), body.const(I64, ROWS))
-    fill = Fill(body.const(F32, 0.0), ROWS * columns)
-    value = body.load(F32, "b0", x * columns + y)
-    store = Store("b2", s * columns + y, value, "add", ((s, data),), fill=fill)
-    params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
-    recipe = lanes.choose(KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), 8)
+def updated(row: int, within: bool = False) -> KernelPlan:
+    """``b2 = bfloat16(1 + all of b0 that b1 says)``, within rows or whole rows of it."""
+    x, y, r = var("x0", ROWS), var("x1", row), var("r0", LONG)
+    at, number, place = (x * LONG + r, x * LONG + r, y) if within else (r * row + y, r, x)
+    data = body.op("check_index", body.load(I64, "b1", number), body.index(extent(place)))
+    value = updates.value(body.const(F32, 1.0), data, body.load(F32, "b0", at), place, (r,), "add")
+    params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", BF16, "out"))
+    dims = Dim(x, "p"), Dim(y, "p"), Dim(r, "r")
+    stores = (Store("b2", x * row + y, body.cast(value, BF16)),)
+    return KernelPlan(dims, params, (), stores, None, None, Skeleton(updates.KIND))
+
+
+@pytest.mark.parametrize(("columns", "wide"), [(160, False), (1024, True)])
+def test_updates_of_rows_that_data_picks(columns: int, wide: bool) -> None:
+    """In the order of the rows; threads divide each if it is wide."""
+    recipe = lanes.choose(updated(columns), 8)
     verify(recipe)
     assert parse_recipe(recipe.text) == recipe
     last = recipe.kernels[-1]
-    assert (last.form == "sorted", y in last.space.units and sorted_by_rows) == (
-        sorted_by_rows,
-        wide,
+    assert (last.form, bool(last.space.units)) == ("sorted", wide)
+    with pytest.raises(VerifyError):
+        verify(replace(recipe, kernels=(*recipe.kernels[:-1], replace(last, form="room"))))
+
+
+@pytest.mark.parametrize(("row", "streamed"), [(1031, False), (LONG, True)])
+def test_updates_within_rows(row: int, streamed: bool) -> None:
+    """Row by row in memory of the thread, which is rounded as it is stored."""
+    recipe = lanes.choose(updated(row, within=True), 16)
+    verify(recipe)
+    assert parse_recipe(recipe.text) == recipe
+    (made,) = recipe.kernels
+    assert (made.form, bool(made.streamed)) == ("room", streamed)
+    text = render(recipe, "k")
+    assert (
+        "litz::update_each<litz::update::add>(room_, " in text and ("_stream(" in text) is streamed
     )
     with pytest.raises(VerifyError):
-        verify(replace(recipe, kernels=(*recipe.kernels[:-1], replace(last, form="columns"))))
-
-
-def test_rows_are_filled_just_before_data_says_where_they_are_updated() -> None:
-    """Where they stay in the cache; others are filled by themselves."""
-
-    def forms(row: int, width: int = 8) -> list[bool]:
-        x, y, s = var("x0", ROWS), var("x1", row), symbol("t0", 0, row - 1)
-        data = body.op("check_index", body.load(I64, "b1", x * row + y), body.const(I64, row))
-        value = body.load(F32, "b0", x * row + y)
-        fill = Fill(body.const(F32, 0.0), ROWS * row)
-        store = Store("b2", x * row + s, value, "add", ((s, data),), fill=fill)
-        params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
-        recipe = lanes.choose(
-            KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), width
-        )
-        verify(recipe)
-        assert parse_recipe(recipe.text) == recipe
-        return [k.plan.stores[0].fill is not None for k in recipe.kernels]
-
-    assert forms(2048) == [True]
-    assert forms(LONG) == forms(2048, 16) == [False, False]
+        verify(replace(recipe, kernels=(replace(made, form="sorted"),)))
 
 
 def test_the_next_row_that_data_picks_is_fetched() -> None:
@@ -469,22 +465,6 @@ def test_the_next_row_that_data_picks_is_fetched() -> None:
         return render(recipe, "k").count("prefetch")
 
     assert [fetched(*c) for c in ((ROWS, 4096), (ROWS, 32), (64, 1024))] == [1, 0, 0]
-
-
-def test_updates_of_a_row_read_it_by_its_own_number() -> None:
-    """Where the same data picks what is read; the next one's is fetched."""
-    columns = 256
-    x, y, s = var("x0", LONG), var("x1", columns), symbol("t0", 0, ROWS - 1)
-    data = body.op("check_index", body.load(I64, "b1", x), body.const(I64, ROWS))
-    value = body.load(F32, "b0", s * columns + y, ((s, data),))
-    fill = Fill(body.const(F32, 0.0), ROWS * columns)
-    store = Store("b2", s * columns + y, value, "add", ((s, data),), fill=fill)
-    params = (Param("b0", F32, "in"), Param("b1", I64, "in"), Param("b2", F32, "out"))
-    recipe = lanes.choose(KernelPlan((Dim(x, "p"), Dim(y, "p")), params, (), (store,), y), 16)
-    verify(recipe)
-    text = render(recipe, "k")
-    assert f"litz::load<16>(b0 + ({columns}*row_ + x1))" in text
-    assert f"__builtin_prefetch(b0 + ({columns}*int64_t(places_[next_]) + x1) + 0" in text
 
 
 def test_broken_recipes_of_loops() -> None:

@@ -16,7 +16,7 @@ from functorch.compile import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from litz.ir.program import Extern, HostFloat, Loops, Program
+from litz.ir.program import Extern, HostFloat, Loops, Program, Template
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
 from litz.passes.pipeline import pipeline, run_passes
@@ -94,7 +94,7 @@ def run_program(program: Program, inputs: Sequence[Any], ops: Ops | None = None)
         value = inputs[position]
         memory.sizes[sym] = int(value) if dim is None else int(value.shape[dim])
     for node in program.nodes:
-        if isinstance(node, Loops):
+        if isinstance(node, Loops | Template):
             run_loops(node, memory, ops or {})
         else:
             _run_extern(node, memory)
@@ -137,7 +137,7 @@ def extern_names(program: Program) -> list[str]:
 
 def nests(program: Program) -> int:
     """How many loop nests the program has."""
-    return sum(isinstance(n, Loops) for n in program.nodes)
+    return sum(isinstance(n, Loops | Template) for n in program.nodes)
 
 
 def to_double(value: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from litz.index import Expr
 from litz.index import expr as ix
 from litz.ir import body
-from litz.ir.program import HostFloat, Loops, Program, TensorRef
+from litz.ir.program import HostFloat, Loops, Program, Template, TensorRef
 from litz.lowering.torch_types import to_torch
 
 Tensor = torch.Tensor
@@ -358,7 +358,9 @@ class Nest:
         return flat[at.clamp(0, flat.numel() - 1)]
 
 
-def run_loops(nest: Loops, memory: Memory, ops: Mapping[str, Callable[..., Tensor]]) -> None:
+def run_loops(
+    nest: Loops | Template, memory: Memory, ops: Mapping[str, Callable[..., Tensor]]
+) -> None:
     """Evaluate a nest: all of its values first, then its stores in order."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20000))
     n = Nest(memory, (*nest.axes, *nest.reduce_axes), ops)

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from litz.ir.program import Extern, Loops
+from tests.lowering.evaluate import check, lower_fn
+
 Fn = Callable[..., Tensor]
 
 
@@ -64,3 +67,27 @@ def test_layouts(dynamic: bool, layout: Fn) -> None:
             # Offsets in memory of eager's own are for eager to know.
             assert torch.equal(mine[..., :-2], eager[..., :-2]), (name, mine, eager)
             assert mine[..., -1].any() <= eager[..., -1].any(), name
+
+
+def test_numbers_that_calls_read_are_constants() -> None:
+    """No kernel makes them."""
+    x = torch.randn(5, 7, dtype=torch.float64)
+    found = lower_fn(lambda x: torch.linalg.pinv(x, atol=0.5, rtol=0.25), x)
+    assert sorted(float(v) for v in found.constants.values()) == [0.25, 0.5]
+    assert not any(isinstance(n, Loops) for n in found.nodes)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.linalg.pinv(x, atol=0.5), torch.linalg.pinv(x, atol=3.0)
+
+    check(both, x, externs=["linalg_pinv"], ulps=100)
+
+
+def test_numbers_that_calls_may_return_are_made_each_time() -> None:
+    with torch.library._scoped_library("litz_numbers", "FRAGMENT") as lib:
+        lib.define("same(Tensor x) -> Tensor")
+        lib.impl("same", lambda x: x.clone(), "CPU")
+        lib.impl("same", lambda x: x.new_empty(()), "Meta")
+        same = torch.ops.litz_numbers.same
+        program = lower_fn(lambda x: same(torch.full((), 2.5)) + x, torch.ones(3))
+        assert not program.constants
+        assert any(isinstance(n, Extern) for n in program.nodes)

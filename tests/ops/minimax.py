@@ -197,6 +197,8 @@ JOBS = (
     Fit("stirling wide", _series_of(_stirling), 0, mpf(1) / 36, 3, mp.sqrt, 53),
     Fit("digamma wide", _series_of(_digamma), 0, mpf(1) / 100, 4, lambda s: s, 53),
     Fit("exp", _EXP2, -_H, _H, 5, lambda r: r * r),
+    # Where nothing is carried: results below 1 have the smaller units.
+    Fit("exp short", _EXP2, -_H, _H, 4, lambda r: r * r * mp.exp(-1.5 * r) * (1 if r < 0 else 0.3)),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
     Fit("erf whole", _erf_tail, 0, 4, 8, _erf_tail_weight),

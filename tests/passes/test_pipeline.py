@@ -58,7 +58,7 @@ def test_a_pipeline_prints_itself() -> None:
         "SeparateBias()",
         "CommunicateInPlace()",
         "ReduceByRows(blocks=('cuda',))",
-        "FillUnderUpdates(blocks=('cuda',))",
+        "TakeUpdates(blocks=('cuda',))",
     ]
 
 
@@ -69,7 +69,7 @@ def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     names += "# TakeEpilogues(measured=(), plain=())\n# TakeConvolutions(on=(), built=False)\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
     names += "# FillInPlace(blocks=())\n# SeparateBias()\n# CommunicateInPlace()\n"
-    names += "# ReduceByRows(blocks=())\n# FillUnderUpdates(blocks=())\n"
+    names += "# ReduceByRows(blocks=())\n# TakeUpdates(blocks=())\n"
     assert text.startswith(f"{names}program(")
     assert isinstance(parse(text).nodes[0], Extern)
 

@@ -174,3 +174,29 @@ def test_reports_count_launches() -> None:
     fn, args, _ = CASES["sizes"]
     report = str(litz.explain(fn, *args, options=TRITON))
     assert "1 kernel call of 1 distinct kernel" in report
+
+
+def taps(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """A sum and a product, of so many elements beside each other each."""
+    parts = [(x[:, i : i + 40], y[:, i : i + 30]) for i in range(count)]
+    a, b = parts[0]
+    for p, q in parts[1:]:
+        a, b = a + p, b * q
+    return a, b
+
+
+@pytest.mark.parametrize("count, launches", [(20, 1), (30, 2), (60, 2)])
+def test_sources_of_many_accesses_are_apart(count: int, launches: int) -> None:
+    stages = compiled(lambda x, y: taps(x, y, count), rand(3, 200), rand(5, 200))
+    assert stages.host is not None
+    assert len(list(stages.host.kernel_calls())) == launches
+
+
+def test_one_kernel_has_few_accesses() -> None:
+    def kernels(count: int, **options: Any) -> int:
+        stages = compiled(lambda x: taps(x, x, count)[0], rand(3, 400), **options)
+        assert stages.host is not None
+        return len(list(stages.host.kernel_calls()))
+
+    assert [kernels(150), kernels(200)] == [1, 2]
+    assert kernels(200, target="") == 1  # whose compiler's time grows with their number

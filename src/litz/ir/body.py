@@ -378,18 +378,10 @@ def scans(roots: Iterable[Node]) -> tuple[Scan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """What all of a buffer, ``size`` elements, is made before the first update of it."""
-
-    value: Const
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Store:
     """``buffer[index] = value`` (or an atomic update, by ``mode``), once per iteration.
 
-    mask: store only where it holds (None: always).  fill: of an update that finds nothing there.
+    mask: store only where it holds (None: always).
     """
 
     buffer: str
@@ -398,12 +390,11 @@ class Store:
     mode: StoreMode = "set"
     indirect: tuple[tuple[Expr, Node], ...] = ()
     mask: Node | None = None
-    fill: Fill | None = None
 
     @property
     def updates(self) -> bool:
         """Whether it reads what it replaces."""
-        return self.mode != "set" and self.fill is None
+        return self.mode != "set"
 
     def roots(self) -> tuple[Node, ...]:
         """The nodes that this store evaluates."""
@@ -531,7 +522,6 @@ class Rewriter:
             s.mode,
             self.bound(s.indirect),
             None if s.mask is None else self(s.mask),
-            s.fill,
         )
 
 
@@ -650,9 +640,8 @@ class Namer:
     def store(self, s: Store) -> str:
         mode = "" if s.mode == "set" else f"{s.mode} "
         mask = "" if s.mask is None else f" if {self(s.mask)}"
-        fill = "" if s.fill is None else f" upon {s.fill.size} of {self(s.fill.value)}"
         place = self.access(s.buffer, s.index, s.indirect)
-        return f"store {mode}{place} = {self(s.value)}{mask}{fill}"
+        return f"store {mode}{place} = {self(s.value)}{mask}"
 
 
 def function_text(combine: tuple[Node, ...]) -> str:

@@ -14,7 +14,7 @@ from litz.dataclass import dataclass
 from litz.index import Expr, symbol, var
 from litz.index import parse as parse_expr
 from litz.ir import body, reductions
-from litz.ir.body import Const, Fill, Node, Store, StoreMode
+from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
 from litz.ir.program import (
     Buffer,
@@ -233,18 +233,9 @@ class NestReader:
         index, indirect, rest = self.access(m[3])
         if not rest.startswith("= "):
             raise ParseError(f"a store without a value: {text!r}")
-        rest, under, filled = rest[2:].partition(" upon ")
-        value, found, mask = rest.partition(" if ")
+        value, found, mask = rest[2:].partition(" if ")
         cond = self.node(mask) if found else None
-        fill = self.fill(filled) if under else None
-        return Store(m[2], index, self.node(value), mode, indirect, cond, fill)  # type: ignore[arg-type]
-
-    def fill(self, text: str) -> Fill:
-        size, _, value = text.partition(" of ")
-        node = self.node(value)
-        if not size.isdigit() or not isinstance(node, Const):
-            raise ParseError(f"no number of a constant: {text!r}")
-        return Fill(node, int(size))
+        return Store(m[2], index, self.node(value), mode, indirect, cond)  # type: ignore[arg-type]
 
 
 def _function(text: str) -> tuple[Node, ...]:

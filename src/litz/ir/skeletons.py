@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from litz.index import Expr
-from litz.ir import attention, matmul
+from litz.ir import attention, matmul, updates
 from litz.ir.body import Store
 from litz.ir.program import Template
 
@@ -16,10 +16,11 @@ PARTS: Final[Mapping[str, Callable[[Sequence[Store], Sequence[Expr]], object]]] 
         attention.KIND: attention.parts,
         attention.GRADIENT: attention.gradient_parts,
         matmul.KIND: matmul.parts,
+        updates.KIND: updates.parts,
     }
 )
 # Of these, bodies may be put around what the stores say.
-GROWING: Final = frozenset({matmul.KIND})
+GROWING: Final = frozenset({matmul.KIND, updates.KIND})
 
 
 def fault(t: Template) -> str:

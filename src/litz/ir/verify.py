@@ -276,8 +276,6 @@ class _Checker:
             self.fail("output", f"{n.name} stores to {b.name}, which is of kind {b.kind!r}", s)
         if b.kind in ("extern", "fresh") and b.name not in self.defined:
             self.fail("output", f"{n.name} stores to {b.name} before an extern returns it", s)
-        if s.fill is not None and (s.mode == "set" or s.fill.size != _elements(b)):
-            self.fail("output", f"{n.name} fills {b.name}, of another size or for no update", s)
         if s.mask is not None and s.mask.dtype is not BOOL:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)
         bound = {sym for sym, _ in s.indirect}

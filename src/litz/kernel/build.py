@@ -9,12 +9,13 @@ from dataclasses import replace
 from litz.dataclass import dataclass
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
-from litz.ir import body, matmul
+from litz.ir import body
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
 from litz.ir.dtype import F32, F64
 from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
 from litz.ir.scans import run_along, scans_of
+from litz.ir.skeletons import GROWING
 from litz.ir.unfold import Nest
 from litz.kernel.guards import lifted, unguarded
 from litz.kernel.merge import merge_loops
@@ -57,7 +58,7 @@ class KernelBuilder:
     def __call__(self, group: Group | Template) -> BoundKernel:
         if isinstance(group, Template):
             nest = (group.axes, group.reduce_axes, group.stores)
-            if not group.skeleton.slots and group.skeleton.kind == matmul.KIND:
+            if not group.skeleton.slots and group.skeleton.kind in GROWING:
                 nest = merge_loops(*nest)
             return _canonical(*nest, None, None, self.buffers, group.device, group.skeleton)
         names: dict[str, str] = {}

@@ -13,7 +13,7 @@ from litz.kernel.blocks.lookback import why_not, words_of
 from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.places import pairs_of
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
-from litz.kernel.lanes import filled
+from litz.kernel.lanes import updates
 from litz.kernel.lanes.nests import around, point
 from litz.kernel.lanes.pieces import unordered_loops
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
@@ -189,8 +189,11 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     if k.form in ("attention", "gradient"):
         yield from _attention(k)
         return
-    if (k.form == "sorted") != (filled.ORDER in {p.name for p in plan.params}):
-        yield f"updates in {k.form}, with or without their order"
+    if (of := updates.parts(plan)) is not None:
+        by_rows = updates.ORDER in {p.name for p in plan.params}
+        if of.within == by_rows or k.form != ("sorted" if by_rows else "room"):
+            yield f"updates in {k.form}, with or without their order"
+        return
     yield from _scans(plan)
     if scans_of(plan.stores) and (k.divided is not None or k.totals or k.form == "tiles"):
         yield "scans of rows that are not walked from their beginnings"

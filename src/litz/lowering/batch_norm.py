@@ -82,8 +82,9 @@ def _training(
     stored = list(reduce_many(b, [v], dims, fn))
     updated, (mean, rstd, *rounded) = stored[: len(running)], stored[len(running) :]
     own = axes(v.shape)
-    y = (v.node - mean.at(own[1:2])) * rstd.at(own[1:2])
-    out = v.with_node(affine(b, y, own[1:2], weight, bias))
+    scale = affine(b, rstd.at(own[1:2]), own[1:2], weight, None)
+    y = (v.node - mean.at(own[1:2])) * scale
+    out = v.with_node(affine(b, y, own[1:2], None, bias))
     saved = returned(ctx, (mean, rstd), (1, 2), rounded)
     return narrow(out, ctx.dtype), *saved, *updated
 

@@ -9,8 +9,9 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_view_op, passed, sharing, viewed, writes
-from litz.graph.calls import op_name, operator_called, takes_objects
+from litz.graph.calls import leaves, op_name, operator_called, takes_objects
 from litz.index import Expr, symbol
+from litz.ir.body import Const
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
@@ -28,7 +29,9 @@ from litz.lowering.state import GraphLowering
 from litz.lowering.storing import copied, settled
 from litz.lowering.strides import apart, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
+from litz.lowering.torch_types import to_torch
 from litz.lowering.values import Opaque, TensorValue
+from litz.runtime.fake import unset_fake_temporarily
 
 aten = torch.ops.aten
 
@@ -247,13 +250,31 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
     target = operator_called(by)
     stated = meta if target not in CONTRACTIONS and not _may_share(target) else None
     if v.ref is None:
-        v = settled(low, n, v, stated)
+        v = _held(low, v, by) or settled(low, n, v, stated)
     if stated is not None and not same_layout(v.memory, stated.strides):
         v = laid_out(low.b, v.without_memory(), stated)
     if is_view_op(by.target):
         return _as_in_eager(low, n, v, by)
     # Some operators look at strides along dimensions of one element as well.
     return v.memory if stated is None else with_idle_strides(v.memory, stated.strides)
+
+
+def _held(low: GraphLowering, v: TensorValue, by: FxNode) -> TensorValue | None:
+    """A number that a call reads, as a constant: no kernel makes it each time.
+
+    None where the call may return it as it is, for then who called the program may write there.
+    """
+    results = leaves([by.meta.get("val")])
+    if v.device != "cpu" or v.shape or not isinstance(v.node, Const) or not results:
+        return None
+    if _may_share(by.target) or takes_objects(by.target):
+        return None
+    if not all(isinstance(r, torch.Tensor) and r.dim() for r in results):
+        return None
+    buf = low.b.new_buffer(v.dtype, (), (), v.device, "constant")
+    with unset_fake_temporarily():
+        low.b.constants[buf.name] = torch.full((), v.node.value, dtype=to_torch(v.dtype))
+    return low.b.of_buffer(buf)
 
 
 def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:

@@ -27,6 +27,7 @@ from litz.graph.calls import (
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import eight_bits, families, limits, values
+from litz.lowering.alone import check_alone
 from litz.lowering.associative import lower_associative_scan
 from litz.lowering.attention import lower_attention
 from litz.lowering.attention_gradient import lower_attention_gradient
@@ -266,6 +267,7 @@ class _Walk(GraphLowering):
                 raise Unsupported("pinned memory")
             limits.check(self.symbols, n, parts, results)
             check_types(n, given, results)
+            check_alone(n, results, self.settings)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
             if any(map(self.b.is_among, parts)) and any(r and r.device != "cpu" for r in results):

@@ -271,8 +271,10 @@ def group_norm(
     v = wide(b, _grouped(x, groups))
     mean, rstd, saved = _statistics(ctx, v, list(range(2, v.ndim)), eps)
     whole = wide(b, x)
-    y = (whole.node - _by_group(mean, x, groups)) * _by_group(rstd, x, groups)
-    out = whole.with_node(affine(b, y, axes(x.shape)[1:2], weight, bias))
+    channel = axes(x.shape)[1:2]
+    scale = affine(b, _by_group(rstd, x, groups), channel, weight, None)  # as ATen groups it
+    y = (whole.node - _by_group(mean, x, groups)) * scale
+    out = whole.with_node(affine(b, y, channel, None, bias))
     return narrow(out, ctx.dtype), *saved
 
 

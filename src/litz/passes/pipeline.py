@@ -21,12 +21,12 @@ from litz.passes.communicate import CommunicateInPlace
 from litz.passes.convolve import TakeConvolutions
 from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
-from litz.passes.fill import FillUnderUpdates
 from litz.passes.flash import TakeAttention
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
 from litz.passes.rivals import Behind, Rivals
 from litz.passes.rows import ReduceByRows
+from litz.passes.updates import TakeUpdates
 
 EXACT: Final = ("relu",)  # what ATen's call with a product gives bit by bit, nan included
 
@@ -80,7 +80,7 @@ def pipeline(
     templates = Behind(rivals, behind) if rivals else None
     taken = TakeTemplates(known, epilogues=epilogues, convolutions=convolutions, rivals=templates)
     attention = FindAttention(known), TakeAttention(known, templates)
-    return Pipeline((*attention, taken, *behind, ReduceByRows(blocks), FillUnderUpdates(blocks)))
+    return Pipeline((*attention, taken, *behind, ReduceByRows(blocks), TakeUpdates(blocks)))
 
 
 def run_passes(

@@ -647,11 +647,15 @@ def registrations(op: torch._ops.OpOverload) -> Registrations | str:
             return Registrations(fake, (), tuple(others))
         if len(fakes) > 1:
             return "is traced by Python code of the user's"
+        # Older PyTorch has the types of autocast in a field a device.
+        autocast = [v for k, v in sorted(vars(definition).items()) if k.startswith("_autocast_")]
+        if not autocast:
+            return "is registered otherwise in this PyTorch (no types of autocast)"
         traced = (
             definition._setup_context_fn,
             definition._backward_fn,
             definition._vmap_fn,
-            definition._autocast_dtype,
+            *autocast,
         )
         others = [k for k in files if files[k] != custom_ops.__file__]
         return Registrations(definition._abstract_fn, traced, tuple(others))

@@ -9,7 +9,7 @@ from typing import Final
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, size_hint, substitution
-from litz.ir import body, matmul
+from litz.ir import body, matmul, updates
 from litz.ir.body import Reduce, is_even
 from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
@@ -37,6 +37,7 @@ DEVICES: Final = "they run on different devices"
 LARGE: Final = "one kernel of both would be too large"
 BETWEEN: Final = "another step runs between them"
 BUFFERS: Final = "one kernel of both would touch too many buffers"
+ACCESSES: Final = "one kernel of both would access memory at too many places"
 LOOPS: Final = "their loops do not become one nest"
 ROWS: Final = "few long rows are split over threads, which nothing can follow"
 NOTHING: Final = "in common loops they touch nothing at the same place"
@@ -48,6 +49,8 @@ class FusionSettings:
     """Limits of fusion.
 
     max_params: buffers that one kernel may touch.  max_nodes: body nodes of one kernel.
+    max_accesses: loads and stores of one kernel over blocks: Triton chooses their layouts in a time
+    that grows with their square (a second for so many).
     max_distance: how far apart (in program order) two readers of a buffer are looked at.
     fuel: stop after this many merges (None: no limit); for bisecting a wrong result.
     min_rows, long_row: a full-space consumer stays out of a reduction with fewer rows than
@@ -57,6 +60,7 @@ class FusionSettings:
 
     max_params: int = 40
     max_nodes: int = 800
+    max_accesses: int = 160
     max_distance: int = 24
     fuel: int | None = None
     min_rows: int = 8
@@ -201,6 +205,8 @@ class Fusion:
         params = {*first.reads, *first.writes, *second.reads, *second.writes}
         if len(params) > self.settings.max_params:
             return BUFFERS
+        if self._in_blocks(first) and first.accesses + second.accesses > self.settings.max_accesses:
+            return ACCESSES
         if first.template is not None or second.template is not None:
             return self._with_template(a, b)
         return self._in_one_space(first, second)
@@ -240,6 +246,8 @@ class Fusion:
     def _taken_in(self, a: int, b: int) -> FusionGroup | str:
         """Template ``b`` that computes what group ``a`` stores where it reads that."""
         first, second = self.groups[a], self.groups[b]
+        template = second.template
+        assert template is not None
         if len(first.stores) > 1 or first.space.reduce_axes:
             return MANY
         (made,) = first.stores
@@ -249,7 +257,8 @@ class Fusion:
             return READ
         if {self.roots[x] for x in second.writes} & {self.roots[x] for x in first.reads}:
             return ELSEWHERE
-        if why := matmul.refused(made, self.program.buffers):
+        once = template.skeleton.kind == updates.KIND and updates.reads_once(template, made.buffer)
+        if not once and (why := matmul.refused(made, self.program.buffers)):
             return why
         if self._is_reduced(a):
             return ONCE

@@ -58,6 +58,11 @@ class FusionGroup:
         self.reads = {b: tuple(v) for b, v in reads.items()}
         self.writes = {b: tuple(v) for b, v in writes.items()}
 
+    @property
+    def accesses(self) -> int:
+        """How many loads and stores it has."""
+        return len(self.loads) + len(self.stores)
+
     def unfolded(self) -> FusionGroup:
         """The same with loops cut where its accesses cut them."""
         nest = (self.space.axes, self.space.reduce_axes, self.stores)

@@ -109,19 +109,21 @@ class _Sharing:
 
 @dataclass
 class _Launch:
-    """A launch being filled.  room: the part of it that is free."""
+    """A launch being filled.  room, source: the parts of it that are free."""
 
     groups: list[Group] = field(default_factory=list)
     bodies: int = 0
     room: float = 1.0
+    source: float = 1.0
 
     def takes(self, members: Sequence[Group], joins: Joins) -> bool:
-        return joins.part(len(members)) <= self.room and self.bodies < joins.bodies
+        return joins.part(len(members)) <= self.room and joins.body <= self.source
 
     def with_(self, members: Sequence[Group], joins: Joins) -> _Launch:
         self.groups += members
         self.bodies += 1
         self.room -= joins.part(len(members))
+        self.source -= joins.body
         return self
 
 

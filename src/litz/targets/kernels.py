@@ -78,13 +78,14 @@ class Joins:
     """How calls of a kernel share a launch.
 
     kind: kernels of different kinds never do.  most: calls in one launch, which has room for
-    multiples of ``step``.  bodies: different kernels in one launch; large: points of all calls
-    together from which they share none with calls of another kernel that has as many.
+    multiples of ``step``.  body: the part of a launch's source that the kernel takes, of which
+    there is a whole; large: points of all calls together from which they share none with calls of
+    another kernel that has as many.
     """
 
     kind: str
     most: int
-    bodies: int
+    body: float
     large: int
     step: int = 1
 

@@ -10,10 +10,11 @@ from litz.index import Expr, Var, coefficient, const, divides, product, size_hin
 from litz.ir.body import Const, Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, filled, nests, phases, pieces, regroup, stored, turn
+from litz.ir.updates import Parts
+from litz.kernel.lanes import attention, nests, phases, pieces, regroup, stored, turn, updates
 from litz.kernel.lanes.access import Move, move, turned
 from litz.kernel.lanes.cuts import Cuts
-from litz.kernel.lanes.fetch import LINE, ROW, fetches
+from litz.kernel.lanes.fetch import LINE, ROW, fetches, fetches_of_updates
 from litz.kernel.lanes.inside import gathers, inside
 from litz.kernel.lanes.recipe import STREAM, Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
@@ -57,11 +58,11 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
     plan = sums_with_erf(in_bits(plan))
     lanes = width(plan, lanes)
+    if (of := updates.parts(plan)) is not None:
+        return _updates(plan, of, lanes)
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
-    if any(s.fill is not None for s in plan.stores):
-        return _filled(prepared, space, lanes)
     several = regroup.divide(plan) or phases.divide(prepared, space, lanes) or _scans(plan, space)
     several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
@@ -73,36 +74,69 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     return LaneRecipe(plan, kernels, several.temps)
 
 
-def _filled(plan: KernelPlan, space: Space, lanes: int) -> LaneRecipe:
-    """A plan that fills what it updates."""
-    rows = filled.rows_of(plan)
-    if rows is not None:
-        (first, rest), temps = filled.sorting(plan, rows)
-        return LaneRecipe(plan, (*choose(first, lanes).kernels, _sorted(rest, rows, lanes)), temps)
-    # Vectors of whole lines fill all of it past the caches in less time than row by row.
-    part = lanes * plan.stores[0].value.dtype.bytes < LINE
-    if part and len(plan.stores) == 1 and filled.row_of(plan.stores[0], space) is not None:
-        return LaneRecipe(plan, (in_lanes(plan, space, lanes),))
-    parts = [choose(p, lanes) for p in filled.apart(plan)]
-    temps = tuple(t for p in parts for t in p.temporaries)
-    return LaneRecipe(plan, tuple(k for p in parts for k in p.kernels), temps)
+def _updates(plan: KernelPlan, p: Parts, lanes: int) -> LaneRecipe:
+    """Updates at places that data picks, whose stores are all a row."""
+    if p.within:
+        return LaneRecipe(plan, (_in_rooms(plan, p, lanes),))
+    (first, rest), temps = updates.sorting(plan, p)
+    return LaneRecipe(plan, (*choose(first, lanes).kernels, _sorted(rest, p, lanes)), temps)
 
 
-def _sorted(plan: KernelPlan, rows: filled.Rows, lanes: int) -> LanePlan:
-    """Updates in the order of their rows: threads divide these, or each of them if it is wide."""
-    nodes = tuple(walk(roots(plan.stores)))
-    uses = Counter(n.name for n in nodes if isinstance(n, Op))
-    dims = rows.over, rows.lane
-    units = dims[1:] if filled.is_wide(rows) else ()
-    space = Space(units, dims[: 2 - len(units)], (), rows.lane)
-    assert rows.store.fill is not None
-    width = rows.store.value.dtype.bytes
-    work = _work(plan, space, uses, sum(isinstance(n, Load) for n in nodes)) + rows.store.fill.size
-    block = (filled.stripe(width, lanes),)
-    past = const(rows.store.fill.size * width)
-    return LanePlan(
-        plan, space, "sorted", lanes, work, block, streamed=(0,), past=past, called=_called(uses)
+def _in_rooms(plan: KernelPlan, p: Parts, lanes: int) -> LanePlan:
+    """Row by row, in any order; updates of one are in theirs."""
+    room = updates.room(plan, p)
+    units = tuple(v for v in plan.parallel if v is not p.place)
+    space = Space((*units, p.place), (), (), p.place)
+    heads = _heads(room.last, space, (), lanes)
+    whole = [_begins_whole(s, space, (), lanes) for s in room.last]
+    streamed = tuple(
+        i
+        for i, s in enumerate(room.last)
+        if _streams(plan, s, "rows", lanes) and (whole[i] or i in heads)
     )
+    return LanePlan(
+        plan,
+        Space(units, (p.place,), plan.reduced, p.place),
+        "room",
+        lanes,
+        _work_of_updates(plan, p, SCALAR),
+        streamed=streamed,
+        past=sum((_stored(room.last[i]) for i in streamed), const(0)),
+        fetches=fetches_of_updates((room.number, room.value), room.over[-1], units, lanes),
+        called=_called(_uses(plan)),
+        heads=tuple(i for i in heads if i in streamed and not whole[i]),
+    )
+
+
+def _sorted(plan: KernelPlan, p: Parts, lanes: int) -> LanePlan:
+    """Updates in the order of their rows: threads divide these, or each of them if it is wide."""
+    units = (p.lane,) if updates.is_wide(p) else ()
+    serial = tuple(v for v in plan.parallel if v not in units)
+    return LanePlan(
+        plan,
+        Space(units, serial, plan.reduced, p.lane),
+        "sorted",
+        lanes,
+        _work_of_updates(plan, p, 1),
+        (max(updates.FEWEST, updates.STRIPE // (p.whole.dtype.bytes * lanes)),),
+        streamed=tuple(range(len(plan.stores))),
+        past=sum(map(_stored, plan.stores), const(0)),
+        called=_called(_uses(plan)),
+    )
+
+
+def _work_of_updates(plan: KernelPlan, p: Parts, each: int) -> Expr:
+    """each: how much longer an update takes than an element in vectors."""
+    every = (*(v for v in plan.parallel if v is not p.place), *plan.reduced)
+    uses, nodes = _uses(plan), walk(roots(plan.stores))
+    cost = sum(count * op_row(name).cost for name, count in uses.items())
+    cost += 2 * sum(isinstance(n, Load) for n in nodes) + 1
+    points = product(map(extent, plan.parallel)) + each * product(map(extent, every))
+    return points * cost
+
+
+def _uses(plan: KernelPlan) -> Counter[str]:
+    return Counter(n.name for n in walk(roots(plan.stores)) if isinstance(n, Op))
 
 
 def _scans(plan: KernelPlan, space: Space) -> Phases | None:

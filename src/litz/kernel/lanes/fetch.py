@@ -73,6 +73,22 @@ def fetches(
     return found or (_of_windows(stores, lane, around[-1], lanes) if around else ())
 
 
+def fetches_of_updates(
+    nodes: Sequence[Node], lane: Expr, units: Sequence[Expr], lanes: int
+) -> tuple[Fetch, ...]:
+    """What is read along rows of updates: these wait for each other, and get no further ahead."""
+    found = dict[Fetch, None]()
+    for n in walk(nodes):
+        if isinstance(n, Load) and units:
+            ends = _next(n, n.dtype.bytes, lane, units[-1], lanes)
+            found.update((Fetch(n.buffer, at), None) for at in ends)
+        if isinstance(n, Load) and goes_along(n, lane):
+            width = n.dtype.bytes
+            for at in range(AHEAD, AHEAD + lanes * width, LINE):
+                found[Fetch(n.buffer, n.index + at // width)] = None
+    return tuple(found) if len(found) <= LINES else ()
+
+
 def _of_picked(stores: Sequence[Store], lane: Expr, across: Expr) -> tuple[Fetch, ...]:
     """Of rows of large tables, one picked by data for each iteration across."""
     nodes = list(walk(roots(stores)))

@@ -14,7 +14,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["rows", "columns", "tiles", "sorted", "attention", "gradient"]
+Form = Literal["rows", "columns", "tiles", "room", "sorted", "attention", "gradient"]
 STREAM = 1 << 23  # bytes of results, for each thread, that go past the caches
 STREAM_THREADS = 4  # threads that count so: more share what the memory moves
 
@@ -83,11 +83,12 @@ class LanePlan:
 
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
-    transposed in registers, in blocks of ``block`` rows and lanes; ``sorted``: updates of rows in
-    the order of these, ``block`` vectors of a row at once; ``attention``: its skeleton, in blocks
-    of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has products
-    ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
-    ``gradient``: likewise, in blocks of ``block`` rows and of what they meet, all of it copied.
+    transposed in registers, in blocks of ``block`` rows and lanes; ``room``: updates within rows,
+    each in memory of the thread until it is stored; ``sorted``: updates of rows in the order of
+    these, ``block`` vectors of a row at once; ``attention``: its skeleton, in blocks of ``block``
+    queries and keys, of which a thread copies the operands ``kept`` and has products ``tile`` rows
+    and vectors at a time; a block has the queries of a serial dim's heads; ``gradient``: likewise,
+    in blocks of ``block`` rows and of what they meet, all of it copied.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of

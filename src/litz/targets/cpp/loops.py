@@ -27,7 +27,7 @@ from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
 from litz.targets.cpp import scans, sorts, tree
-from litz.targets.cpp.rows import asks, fills, position
+from litz.targets.cpp.rows import asks, position, squared
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -242,9 +242,10 @@ class TreeBuilder(Placer):
         outer: list[Acc] = []
         scans.first(tuple(r.args[0] for r in group), self, scope)
         for r in group:
-            value = self.place(r.args[0], scope)
+            root = squared(r)
+            value = self.place(root or r.args[0], scope)
             acc = accumulator(r, value.vec, None)
-            scope.body.append(tree.Update(acc, value))
+            scope.body.append(tree.Update(acc, value, root is not None))
             wide = r.row.total(acc.dtype) if cut and adds(r) else None
             inner.append(acc)
             outer.append(acc if wide is None else accumulator(r, value.vec, wide))
@@ -467,7 +468,6 @@ class TreeBuilder(Placer):
         for v in space.units:
             if v is not lane:
                 nest.enter(partial(tree.For, v, extent(v), part=True), v)
-        nest.scope.body.extend(fills(self.stores, space, self.lanes))
         if lane is not None and lane in space.units:
             nest.enter(partial(tree.Range, lane, extent(lane)))
         for v in space.serial:

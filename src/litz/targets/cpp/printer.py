@@ -22,11 +22,13 @@ def neutral(row: Reduction, dtype: DType) -> str:
     return number(row.identity(dtype), dtype)
 
 
-def combined(row: Reduction, held: str, value: str) -> str:
-    """What an accumulator holds with one value more.
+def combined(row: Reduction, held: str, value: str, square: bool = False) -> str:
+    """What an accumulator holds with one value more, or a square.
 
     A maximum asks its first operand whether it is nan: the value, which nothing waits for.
     """
+    if square:
+        return f"litz::mad({value}, {value}, {held})"
     a, b = (value, held) if row.op in ("maximum", "minimum") else (held, value)
     return f"{row.cpp}({a}, {b})"
 
@@ -187,10 +189,10 @@ class Printer:
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
-            self.line(f"litz::store({at}, {combined(acc.row, old, value)});")
+            self.line(f"litz::store({at}, {combined(acc.row, old, value, s.square)});")
         else:
             name = f"{acc.name}_{copy}"
-            self.line(f"{name} = {combined(acc.row, name, value)};")
+            self.line(f"{name} = {combined(acc.row, name, value, s.square)};")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""

@@ -31,6 +31,7 @@ def build(made: LanePlan, name: str) -> Kernel:
         "rows": TreeBuilder,
         "columns": columns.ColumnBuilder,
         "tiles": tiles.TileBuilder,
+        "room": sums.RoomBuilder,
         "sorted": sums.SumBuilder,
     }
     return builders[made.form](made, name).build()
@@ -75,6 +76,7 @@ _BY_NAME = (
     ("litz::turn_", "litz/tiles.h"),
     ("litz::scan_", "litz/scan.h"),
     ("litz::sort_places(", "litz/places.h"),
+    ("litz::update_each<", "litz/places.h"),
     ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
     ("log_add_exp(", "litz/logsum.h"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Var
 from litz.kernel.lanes.fetch import LINE
-from litz.kernel.lanes.filled import PLACES
+from litz.kernel.lanes.updates import PLACES
+from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
 from litz.targets.cpp.printer import Printer
-from litz.targets.cpp.values import Speller, literal
+from litz.targets.cpp.values import Speller
 
 
 class SumPrinter(Printer):
@@ -35,25 +37,31 @@ class SumPrinter(Printer):
 
     def sums(self, s: tree.Sums, spell: Speller, count: int) -> None:
         """Some vectors of a row."""
-        fill, dtype = s.put.store.fill, s.put.value.dtype
-        assert fill is not None and isinstance(s.var, Var)
-        kind, v, n = spell.vtype(dtype), s.var.name, self.kernel.lanes
+        assert isinstance(s.var, Var)
+        kind, v, n = spell.vtype(s.value.dtype), s.var.name, self.kernel.lanes
         names = [f"sum{c}_" for c in range(count)]
-        none = literal(fill.value)
-        self.line(f"{kind} {', '.join(f'{name}({none})' for name in names)};")
+        self.line(f"{kind} {', '.join(names)};")
         self.line(f"const int64_t {v}_b = {v};")
+
+        def each(body: Sequence[tree.Stmt], end: str, before: str = "") -> None:
+            for c, name in enumerate(names):
+                self.open("")
+                self.line(f"const int64_t {v} = {v}_b + {c * n};")
+                if before:
+                    self.line(before.format(name))
+                self.block(list(body), spell, c)
+                if end:
+                    self.line(end.format(name))
+                self.close()
+
+        each(s.start, f"{{0}} = {spell.vector(s.first)};")
         self.open("for (int64_t i_ = first_; i_ < last_; ++i_)")
-        self.line(f"const int64_t {s.over} = {s.order}[i_];")
+        for name, digit in self.digits(s, f"{s.order}[i_]").items():
+            self.line(f"const int64_t {name} = {digit};")
         self.block(s.once, replace(spell, lane=None, count=None))
-        for c, name in enumerate(names):
-            self.open("")
-            self.line(f"const int64_t {v} = {v}_b + {c * n};")
-            self.block(s.body, spell, c)
-            update = f"litz::update::{s.put.store.mode}::apply"
-            self.line(f"{name} = {update}({name}, {spell.vector(s.value)});")
-            self.close()
+        each(s.body, f"{{0}} = litz::update::{s.mode}::apply({{0}}, {spell.vector(s.value)});")
         self.close()
-        later = {str(s.over): "next_"}
+        later = self.digits(s, "next_")
         later |= {str(v): f"int64_t({PLACES}[next_])" for x in s.ahead for v, _ in x.indirect}
         asked = [(x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in s.ahead]
         if asked and spell.count is None:
@@ -62,10 +70,12 @@ class SumPrinter(Printer):
                 for c in range(0, count * n, LINE // size):
                     self.line(f"__builtin_prefetch({at} + {c}, 0, 2);")
             self.close()
-        for c, name in enumerate(names):
-            put = replace(s.put, value=replace(s.put.value, text=name))
-            put = replace(put, store=replace(put.store, mode="set", fill=None))
-            self.open("")
-            self.line(f"const int64_t {v} = {v}_b + {c * n};")
-            self.line(spell.put(put))
-            self.close()
+        each(s.last, "", "const auto sum_ = {0};")
+
+    def digits(self, s: tree.Sums, number: str) -> dict[str, str]:
+        """What an update's number says of the variables that count updates."""
+        found, sizes = {}, [self.expr(extent(v)) for v in s.over]
+        for k, v in enumerate(s.over):
+            less = f"({number} / ({' * '.join(sizes[k + 1 :])}))" if k + 1 < len(sizes) else number
+            found[str(v)] = f"{less} % ({sizes[k]})" if k else less
+        return {name: f"({text})" if len(s.over) > 1 else text for name, text in found.items()}

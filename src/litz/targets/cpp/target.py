@@ -39,7 +39,7 @@ class Cpp:
 
     def joins(self, plan: KernelPlan) -> Joins | None:
         recipe = choose(plan, self.lanes())
-        return Joins("", MOST, BODIES, 16 * recipe.grain) if may_join(recipe) else None
+        return Joins("", MOST, 1 / BODIES, 16 * recipe.grain) if may_join(recipe) else None
 
     def size(self, sizes: Sequence[int]) -> int:
         return max(sizes)

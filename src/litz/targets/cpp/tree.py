@@ -122,10 +122,11 @@ class Clear(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Update(Stmt):
-    """Take ``value`` into an accumulator."""
+    """Take ``value`` into an accumulator.  square: times itself."""
 
     acc: Acc
     value: Ref
+    square: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -235,21 +236,25 @@ class Lanes(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Sums(Stmt):
-    """A row of ``put``'s buffer along ``var``, ``count`` vectors at once: a loop over its updates.
+    """A row of results along ``var``, ``count`` vectors at once: a loop over its updates.
 
-    over: the variable that each update has, whose numbers lie in ``order`` from ``first_`` to
-    ``last_``.  once: what one update computes once; body: what it computes of each vector, and
-    ``value``, of these.  ahead: what the next row's first update reads.
+    start: computes what there is first.  over: the variables that count updates, whose numbers lie
+    in ``order`` from ``first_`` to ``last_``.  once: what one update computes once; body: what it
+    computes of each vector, and ``value``, of these, which updates a vector by ``mode``.  last:
+    what is done with the vector, ``sum_``.  ahead: what the next row's first update reads.
     """
 
     var: Expr
     stop: Expr
-    over: Expr
+    over: tuple[Expr, ...]
     order: str
+    start: list[Stmt]
+    first: Ref
     once: list[Stmt]
     body: list[Stmt]
     value: Ref
-    put: Put
+    last: list[Stmt]
+    mode: str
     count: int
     ahead: tuple[Load, ...] = ()
     between: tuple[str, str] | None = None

@@ -31,6 +31,7 @@ from litz.targets.triton.source import Column, Launch, Row, Table, TritonKernel
 CELL = 8  # bytes
 ROWS = 8  # a table has room for a multiple of so many, so that kernels serve different counts
 BODIES = 8  # in one kernel: all take the registers of the greediest
+ACCESSES = 96  # loads and stores in one kernel: the time that Triton takes grows with their square
 APART = ("lookback", "crossed")  # forms whose programs are no blocks of their axes alone
 LARGE = 1 << 25  # points of the calls of one body beside which a launch takes no time
 TABLE = 'TABLE: tl.constexpr = "{}_param_0"'
@@ -55,7 +56,15 @@ def calls_in(room: int, recipe: BlockRecipe) -> int:
         return 0
     if recipe.plan.skeleton is not None or recipe.style.block_pointers:
         return 0
+    if part_of_source(recipe.plan) > 1:
+        return 0
     return room // CELL // cells_of(recipe) // ROWS * ROWS if recipe.plan.params else 0
+
+
+def part_of_source(plan: KernelPlan) -> float:
+    """The part of what one kernel has of bodies that a plan's takes: it may be there twice."""
+    accesses = len(plan.stores) + sum(isinstance(n, Load) for n in walk(roots(plan.stores)))
+    return max(1 / BODIES, 2 * accesses / ACCESSES)
 
 
 @dataclass(frozen=True)

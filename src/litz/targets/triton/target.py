@@ -17,7 +17,7 @@ from litz.runtime.cache import content_key
 from litz.runtime.triton.driver import PARAMETERS
 from litz.targets.kernels import Body, Joins, Kernel
 from litz.targets.triton.costs import costs_of
-from litz.targets.triton.joined import BODIES, LARGE, ROWS, calls_in, joined
+from litz.targets.triton.joined import LARGE, ROWS, calls_in, joined, part_of_source
 from litz.targets.triton.render import NAME, named, render_ways
 
 
@@ -63,7 +63,7 @@ class Triton:
             f"{max(1, len(made.axes.blocked))} axes, {max(warps, made.configs[0].warps)} warps"
             for warps, made in zip(least, recipe.kernels, strict=True)
         ]
-        return Joins(", then ".join(kinds), most, BODIES, LARGE, ROWS)
+        return Joins(", then ".join(kinds), most, part_of_source(plan), LARGE, ROWS)
 
     def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
         return 0

@@ -26,9 +26,8 @@ template <> struct Core<float> {
   template <class V> static LITZ_FN ExpParts<V> exp(V x) {
     auto e = reduce(x);
     V rr = e.r * e.r;  // terms in pairs: of chains of all of them processors hold few vectors ready
-    V low = mad(e.r, V(0x1.555556p-3f), V(0x1p-1f)), mid = mad(e.r, V(0x1.110feep-7f), V(0x1.5554e4p-5f));
-    V high = mad(e.r, V(0x1.a273f2p-13f), V(0x1.6d5168p-10f));
-    return {e.at, mad(mad(mad(high, rr, mid), rr, low), rr, e.r)};
+    V low = mad(e.r, V(0x1.55549ep-3f), V(0x1.ffffeep-2f)), mid = mad(e.r, V(0x1.12327ap-7f), V(0x1.55642ep-5f));
+    return {e.at, mad(mad(mad(V(0x1.61d48cp-10f), rr, mid), rr, low), rr, e.r)};
   }
   template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
     auto e = reduce(x);

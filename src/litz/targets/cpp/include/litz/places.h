@@ -15,6 +15,11 @@ static inline void sort_places(const i32* places, i64 count, i64 rows, i32* from
     if (places[i] >= 0) order[from[places[i] + 1]++] = (i32)i;
   order[from[rows]] = 0;
 }
+// Updates of a room, one by one.
+template <class U, class T> LITZ_FN void update_each(T* room, const T* v, const i32* at, i64 n) {
+#pragma GCC unroll 8
+  for (i64 i = 0; i < n; ++i) room[at[i]] = U::apply(room[at[i]], v[i]);
+}
 // The first row that has at least so many rows and updates before it.
 LITZ_FN i64 row_of(const i32* from, i64 rows, i64 unit) {
   i64 lo = 0, hi = rows;
