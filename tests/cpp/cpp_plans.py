@@ -23,7 +23,7 @@ from litz.targets.cpp.render import render, unit
 INCLUDE = Path(render.__code__.co_filename).parent / "include"
 FLAGS = (
     "-std=c++17 -O2 -fPIC -fopenmp -ffp-contract=off -fno-math-errno -fno-trapping-math "
-    "-fno-exceptions -fno-rtti -march=native -Wall -Werror=return-type"
+    "-fno-exceptions -fno-rtti -march=native -DLITZ_GATHERS -Wall -Werror=return-type"
 ).split()
 TORCH = {
     "bool": torch.bool,

@@ -20,7 +20,13 @@ from litz.targets.cpp.toolchain import BASE_FLAGS, INCLUDE
 # The kernels' own flags, but for warnings: a header that warns is wrong.
 FLAGS = (*(f for f in BASE_FLAGS if f != "-w"), "-fopenmp", "-Wall")
 # The three instruction sets with code of their own.
-ARCHS = {"native": ("-march=native",), "avx2": ("-march=haswell",), "baseline": ()}
+ARCHS = {
+    "native": ("-march=native", "-DLITZ_GATHERS"),
+    "avx2": ("-march=haswell",),
+    "baseline": (),
+}
+# The best of them where instructions that gather are slow.
+WAYS = {**ARCHS, "loads": ("-march=native",)}
 # Bounds are for machines with fused multiply-add; polynomials lose a little without.
 WITHOUT_FMA = 1.5
 LANES = (16, 8)
@@ -50,7 +56,7 @@ def build(source: str, arch: str = "native") -> ctypes.CDLL:
     stem = Path(_FOLDER.name) / name
     cpp, obj, so = (stem.with_suffix(s) for s in (".cpp", ".o", ".so"))
     cpp.write_text(source)
-    command = ["g++", *FLAGS, *ARCHS[arch], f"-I{INCLUDE}", "-c", str(cpp), "-o", str(obj)]
+    command = ["g++", *FLAGS, *WAYS[arch], f"-I{INCLUDE}", "-c", str(cpp), "-o", str(obj)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or "warning:" in done.stderr:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr[:4000]}")

@@ -13,7 +13,7 @@ import pytest
 
 from litz.errors import OptionError, RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache
-from litz.runtime.cpu import detect_isa
+from litz.runtime.cpu import cpu_flags, detect_isa
 from litz.runtime.native import Library
 from litz.targets.cpp import toolchain as module
 from litz.targets.cpp.toolchain import (
@@ -66,6 +66,9 @@ def test_instruction_sets_by_name(cache: Cache) -> None:
         detect_isa("avx1024")
     native = detect_isa()
     assert detect_isa(native.name) == native
+    # Code that gathers needs no ability: it is only slower on other processors.
+    quick = native.name == "avx512" and "avx512_fp16" in cpu_flags()
+    assert ("-DLITZ_GATHERS" in native.flags) == quick and "avx512_fp16" not in native.features
     keys = {
         module.unit_key(SourceUnit("x", kernels.ADD), find_toolchain(isa=i))
         for i in ("generic", "avx2", "avx512")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.dataclass import dataclass
-from litz.index import Expr, product
+from litz.index import Expr, coefficient, const, product
 from litz.ir import body, updates
 from litz.ir.body import Load, Node, Op, Store, loads, op, replaced
 from litz.ir.dtype import I32
@@ -86,9 +86,16 @@ def sorting(
 
 def ahead(p: Parts) -> tuple[Load, ...]:
     """What updates read along their rows, of which the next one's is fetched."""
-    over = {*p.found.axes}
-    found = (n for n in loads((p.value,)) if goes_along(n, p.lane))
-    return tuple(n for n in found if not over.isdisjoint(n.index.free))
+    over, own = {*p.found.axes}, [picked(p)]
+    found = (n for n in loads((p.value,)) if coefficient(n.index, p.lane) is const(1))
+    rows = (n for n in found if not n.indirect or [v for _, v in n.indirect] == own)
+    return tuple(n for n in rows if n.indirect or not over.isdisjoint(n.index.free))
+
+
+def picked(p: Parts) -> Node:
+    """The number of the row of an update that has one."""
+    n = p.number
+    return n.args[1] if isinstance(n, Op) and n.args[-1] is updates.NONE else n
 
 
 def is_wide(p: Parts) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from litz.index import Var
 from litz.kernel.lanes.fetch import LINE
+from litz.kernel.lanes.updates import PLACES
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
 from litz.targets.cpp.tile_printer import TilePrinter
@@ -61,6 +62,7 @@ class SumPrinter(TilePrinter):
         each(s.body, f"{{0}} = litz::update::{s.mode}::apply({{0}}, {spell.vector(s.value)});")
         self.close()
         later = self.digits(s, "next_")
+        later |= {str(v): f"int64_t({PLACES}[next_])" for x in s.ahead for v, _ in x.indirect}
         asked = [(x.dtype.bytes, f"{x.buffer} + ({spell.index(x.index, later)})") for x in s.ahead]
         if asked and spell.count is None:
             self.open("if (first_ < last_)")

@@ -109,6 +109,8 @@ class SumBuilder(TreeBuilder):
         once = scope
         for v in over:
             once = Scope(once, once.body if once is not scope else [], v)
+        number = updates.picked(p)
+        once.env[number] = Ref(str(p.place), number.dtype)
         inner = Scope(once, [], p.lane)
         last.env[p.whole] = Ref("sum_", p.whole.dtype, True)
         first, value = self.place(p.first, start), self.place(p.value, inner)

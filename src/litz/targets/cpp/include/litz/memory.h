@@ -1,4 +1,4 @@
-// Access that is not contiguous: gather and scatter, strides, transposes; atomics; streaming stores.
+// Access that is not contiguous: gather, strides, transposes; atomics; streaming stores.
 //
 // Indices and strides are in elements.
 #pragma once
@@ -16,15 +16,41 @@ template <int N> struct Indices {
 
 // ---- gather
 
-// A load a lane: on machines that have them, instructions that gather are no faster, many slower.
-template <int N, class T> LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index) {
+// Whether this machine's instructions that gather are quick: elsewhere a load a lane is.
+#if LITZ_KMASK && defined(LITZ_GATHERS)
+template <int N> inline constexpr bool gathers = N >= 8;
+#else
+template <int N> inline constexpr bool gathers = false;
+#endif
+// Lanes that are not on are anything; `gathers` does not follow their indices.
+template <int N, class T>
+LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, unsigned on = ~0u) {
   if constexpr (form<T, N> == HALF) {
-    return gather<N>((const u16*)base, index);
+    return gather<N>((const u16*)base, index, on);
   } else if constexpr (form<T, N> == MASK) {
-    return gather<N>((const u8*)base, index) != Vec<u8, N>(u8(0));
-  } else {
+    return gather<N>((const u8*)base, index, on) != Vec<u8, N>(u8(0));
+  } else if constexpr (!gathers<N>) {
     detail::Indices<N> k(index);
     return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return base[k[i]]; });
+  } else if constexpr (sizeof(T) < 4) {
+    // Out of the words of 32 bits around: none of these lies in two pages.
+    constexpr int each = 4 / sizeof(T), bits = 8 * sizeof(T);
+    const u64 past = (u64)base % 4;
+    index = index + Vec<i64, N>((i64)(past / sizeof(T)));
+    const auto words = gather<N>((const u32*)((u64)base - past), index >> (each / 2), on);
+    const auto shift = cast<u32>(index & Vec<i64, N>(each - 1)) * Vec<u32, N>(bits);
+    return cast<T>(words >> shift);
+  } else if constexpr (N > 8) {
+    return join(gather<N / 2>(base, low(index), on), gather<N / 2>(base, high(index), on >> N / 2));
+#if LITZ_KMASK
+  } else {
+    using R = hw::reg<T, N>;
+    using I = hw::reg<long long, N>;
+    if constexpr (sizeof(T) == 4)
+      return (R)__builtin_ia32_gatherdiv16si(hw::reg<int, N>{}, base, (I)index.v, on, 4);
+    else
+      return (R)__builtin_ia32_gatherdiv8di(I{}, base, (I)index.v, on, 8);
+#endif
   }
 }
 // Lanes outside the mask are fill, and their indices are not followed.
@@ -32,11 +58,13 @@ template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, Vec<T, N> fill) {
   const unsigned on = mask_bits(m);
   if (on == 0) return fill;
-  if (LITZ_UNLIKELY(on != ~0u >> (32 - N))) {
-    detail::Indices<N> k(index);
-    index = where(m, index, Vec<i64, N>(k[__builtin_ctz(on)]));
+  if constexpr (!gathers<N>) {
+    if (LITZ_UNLIKELY(on != ~0u >> (32 - N))) {
+      detail::Indices<N> k(index);
+      index = where(m, index, Vec<i64, N>(k[__builtin_ctz(on)]));
+    }
   }
-  return where(m, gather<N>(base, index), fill);
+  return where(m, gather<N>(base, index, on), fill);
 }
 template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<T> fill) {
@@ -45,30 +73,12 @@ LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<
 // The first n lanes, of a vector that is not whole. Called: inlined often it would take compilers long.
 template <int N, class T>
 static LITZ_CALLED Vec<T, N> gather_first(const T* base, Vec<i64, N> index, i64 n, same<T> fill) {
+  if constexpr (gathers<N>) return gather<N>(base, index, first_n<N>(n), fill);
   using B = detail::bits_of<T>;
   detail::Indices<N> k(index);
   B x[N];
   for (int i = 0; i < N; i++) x[i] = i < n ? ((const B*)base)[k[i]] : bitcast<B>(fill);
   return load<N>((const T*)x);
-}
-
-// ---- scatter; where indices meet, the last lane wins
-
-template <class T, int N>
-LITZ_FN void scatter(same<T>* base, Vec<i64, N> index, Vec<T, N> v) {
-  detail::Indices<N> k(index);
-  T x[N];
-  store(x, v);
-  for (int i = 0; i < N; i++) base[k[i]] = x[i];
-}
-template <class T, int N>
-LITZ_FN void scatter(same<T>* base, Vec<i64, N> index, Vec<T, N> v, Vec<bool, N> m) {
-  detail::Indices<N> k(index);
-  T x[N];
-  store(x, v);
-  unsigned on = mask_bits(m);
-  for (int i = 0; i < N; i++)
-    if (on >> i & 1) base[k[i]] = x[i];
 }
 
 // ---- strides
@@ -78,12 +88,15 @@ template <int N, class T> LITZ_FN Vec<T, N> load_strided(const T* p, i64 stride)
     return load_strided<N>((const u16*)p, stride);
   } else if constexpr (form<T, N> == MASK) {
     return load_strided<N>((const u8*)p, stride) != Vec<u8, N>(u8(0));
+  } else if constexpr (gathers<N> && sizeof(T) >= 4) {
+    return gather<N>(p, iota<N>(i64(0), stride));
   } else {
     return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return p[i * stride]; });
   }
 }
 template <int N, class T>
 LITZ_FN Vec<T, N> load_strided_partial(const T* p, i64 stride, i64 n, same<T> fill) {
+  if constexpr (gathers<N>) return gather<N>(p, iota<N>(i64(0), stride), first_n<N>(n), fill);
   using B = detail::bits_of<T>;
   B x[N];
   for (int i = 0; i < N; i++) x[i] = i < n ? ((const B*)p)[i * stride] : bitcast<B>(fill);
