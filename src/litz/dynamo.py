@@ -78,14 +78,13 @@ def compile_through_aot(
             return parts
 
         static = static_lifetime_input_indices or ()
-        inputs = [n.name for n in joint.graph.find_nodes(op="placeholder")]
         parts = (
             split(joint, num_fwd_outputs, static, parted) if split else parted(joint, static, [])
         )
         from litz.graph.saved import save_less  # what is bound from the cache needs none of it
 
         before, after = parts
-        save_less(before, after, num_fwd_outputs, {inputs[k] for k in static})
+        save_less(before, after, num_fwd_outputs)
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     return _through_aot(

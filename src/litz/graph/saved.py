@@ -7,16 +7,15 @@ softmax is saved on CPUs: its exponentials are there, and are not computed again
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
 computes more columns, and kernels read such rows whole.  What is only converted to a wider type is
 saved as it was.  Of a view of an input the input is saved: by that PyTorch sees that somebody wrote
-it before the backward pass.  Of rows of a parameter that is saved, and their numbers.  What the
-forward graph itself writes is copied first: the partitioner has the backward graph compute things
-anew from it as from any other input.
+it before the backward pass.  What the forward graph itself writes is copied first: the partitioner
+has the backward graph compute things anew from it as from any other input.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -60,20 +59,16 @@ UNCHECKED: Final = "saved_tensor_with_no_vc_check"
 PRODUCTS: Final = frozenset({
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
 })  # fmt: skip
-ROW: Final = 64  # bytes of a row, at least, that are as quickly read anywhere as in order
 # Of what the forward call was given, these read the sizes alone.
 SIZES: Final = frozenset({aten.nll_loss_backward.default, aten.nll_loss2d_backward.default})
 
 
-def save_less(
-    forward: GraphModule, backward: GraphModule, results: int, parameters: Collection[str] = ()
-) -> None:
+def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None:
     """Change the graphs of both parts of a joint graph; their text stays what it was.
 
-    results: of the forward part, ahead of what is saved.  parameters: inputs that are there between
-    calls, by name.
+    results: of the forward part, ahead of what is saved.
     """
-    both = _Parts(forward.graph, backward.graph, results, parameters)
+    both = _Parts(forward.graph, backward.graph, results)
     both.forget_sizes()
     for n in dict.fromkeys(both.saved if both.replaced else ()):
         if isinstance(n, Node) and owner(n) in both.replaced:
@@ -91,9 +86,6 @@ def save_less(
     for n in dict.fromkeys(both.saved):
         if isinstance(n, Node) and _is_widened(n):
             both.save_narrow(n)
-    for n in dict.fromkeys(both.saved):
-        if isinstance(n, Node) and n.target is aten.embedding.default:
-            both.save_table(n)
     for n in both.saved:
         if isinstance(n, Node) and n.target in PRODUCTS:
             both.widen(n)
@@ -104,11 +96,8 @@ def save_less(
 class _Parts:
     """Both parts of a joint graph: what one saves are inputs of the other, by their names."""
 
-    def __init__(
-        self, forward: Graph, backward: Graph, results: int, parameters: Collection[str]
-    ) -> None:
+    def __init__(self, forward: Graph, backward: Graph, results: int) -> None:
         self.forward, self.backward, self.results = forward, backward, results
-        self.parameters = parameters
         self.changed = False
         (self.output,) = forward.find_nodes(op="output")
         self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
@@ -293,30 +282,6 @@ class _Parts:
             known = self.inputs[narrow.name]
             wide = add_call(own, aten._to_copy.default, (known,), {"dtype": n.meta["val"].dtype})
         own.replace_all_uses_with(wide)
-        self.backward.erase_node(own)
-
-    def save_table(self, n: Node) -> None:
-        """Save a parameter and the numbers of its rows in place of those, which nobody stores.
-
-        So PyTorch's partitioner does with an index.
-        """
-        own, (table, numbers) = self.inputs.get(n.name), n.all_input_nodes
-        given = table.name in self.parameters and table not in self.written
-        rows = int(table.meta["val"].shape[0]) if given else 0
-        if own is None or not given or _bytes(table) < ROW * rows or _bytes(numbers) >= _bytes(n):
-            return
-        read = [table, numbers]
-        known = numbers in self.saved or numbers.op == "placeholder" and numbers not in self.written
-        if not known or not self._passes(n, n) or self._shown_too([n]):
-            return
-        if not all(_is_pointwise(u) or u.target in (*PASSING, *COPIES) for u in own.users):
-            return
-        self.changed = True
-        self._save(n, own, [a for a in read if a not in self.saved])
-        first = next(a for a in self.backward.nodes if a.op != "placeholder")
-        with self.backward.inserting_before(first):
-            again = self.backward.node_copy(n, lambda a: self.inputs[a.name])
-        own.replace_all_uses_with(again)
         self.backward.erase_node(own)
 
     def _is_made(self, n: Node) -> bool:
