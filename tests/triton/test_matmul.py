@@ -307,7 +307,9 @@ def test_what_is_not_finite_stays_so() -> None:
     x[3, 5], x[7, 69], s[4], s[5] = torch.nan, torch.inf, torch.inf, 0
     result, made = stages(int8, x, w, s)
     assert templates(made)
-    torch.testing.assert_close(result, int8(x, w, s), equal_nan=True, rtol=0.02, atol=0.1)
+    # Some libraries' products of bfloat16 have a row's nan in the row before it.
+    wanted = int8(x.double(), w, s.double()).to(x.dtype)
+    torch.testing.assert_close(result, wanted, equal_nan=True, rtol=0.02, atol=0.1)
 
 
 @pytest.mark.parametrize("fn", [int8, several])
