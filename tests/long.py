@@ -1,6 +1,6 @@
 """Which tests ``make test`` leaves to ``make test-long``: continuous integration runs both.
 
-``python -m tests.long JUNIT.xml`` reads how long tests took (``pytest --junitxml``, of a run of
+``python -m tests.long JUNIT.xml...`` reads how long tests took (``pytest --junitxml``, of runs of
 both) and writes ``long.txt``: functions of which a case took more than a second.  The quickest
 function of a file stays with ``make test`` unless it takes five, so that files have a part in it.
 """
@@ -53,6 +53,7 @@ def measured(path: Path) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    LIST.write_text("\n".join(chosen(measured(Path(sys.argv[1])))) + "\n")
+    times = [time for path in sys.argv[1:] for time in measured(Path(path))]
+    LIST.write_text("\n".join(chosen(times)) + "\n")
