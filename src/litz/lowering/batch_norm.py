@@ -17,10 +17,10 @@ from litz.lowering.context import Builder, Unsupported
 from litz.lowering.formulas import k
 from litz.lowering.norms import (
     Maybe,
-    affine,
     check_float,
     element,
     inverse_std,
+    normalized,
     returned,
     with_rounded,
 )
@@ -81,10 +81,9 @@ def _training(
 
     stored = list(reduce_many(b, [v], dims, fn))
     updated, (mean, rstd, *rounded) = stored[: len(running)], stored[len(running) :]
-    own = axes(v.shape)
-    scale = affine(b, rstd.at(own[1:2]), own[1:2], weight, None)
-    y = (v.node - mean.at(own[1:2])) * scale
-    out = v.with_node(affine(b, y, own[1:2], None, bias))
+    channel = axes(v.shape)[1:2]
+    y = normalized(b, v.node, mean.at(channel), rstd.at(channel), channel, weight, bias)
+    out = v.with_node(y)
     saved = returned(ctx, (mean, rstd), (1, 2), rounded)
     return narrow(out, ctx.dtype), *saved, *updated
 

@@ -115,6 +115,14 @@ def affine(b: Builder, y: Node, index: Sequence[Expr], weight: Maybe, bias: Mayb
     return y
 
 
+def normalized(
+    b: Builder, x: Node, mean: Node, rstd: Node, channel: Sequence[Expr], weight: Maybe, bias: Maybe
+) -> Node:
+    """Of channels, each with a factor of its own, as ATen groups it."""
+    scale = affine(b, rstd, channel, weight, None)
+    return affine(b, (x - mean) * scale, channel, None, bias)
+
+
 @lower(aten.native_layer_norm.default)
 def layer_norm(
     ctx: Call,
@@ -271,10 +279,9 @@ def group_norm(
     v = wide(b, _grouped(x, groups))
     mean, rstd, saved = _statistics(ctx, v, list(range(2, v.ndim)), eps)
     whole = wide(b, x)
-    channel = axes(x.shape)[1:2]
-    scale = affine(b, _by_group(rstd, x, groups), channel, weight, None)  # as ATen groups it
-    y = (whole.node - _by_group(mean, x, groups)) * scale
-    out = whole.with_node(affine(b, y, channel, None, bias))
+    center, factor = (_by_group(v, x, groups) for v in (mean, rstd))
+    y = normalized(b, whole.node, center, factor, axes(x.shape)[1:2], weight, bias)
+    out = whole.with_node(y)
     return narrow(out, ctx.dtype), *saved
 
 

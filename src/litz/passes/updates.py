@@ -97,8 +97,9 @@ def _taken(program: Program, n: Loops, stored: Mapping[str, Loops]) -> Template 
 
 def _is_whole(index: Expr, loops: tuple[Expr, ...], shape: tuple[Expr, ...]) -> bool:
     radix = mixed_radix(index, [v for v in loops if isinstance(v, Var)])
-    dense = radix is not None and radix.dense and radix.offset is ZERO
-    return dense and radix.size is product(shape)  # type: ignore[union-attr]
+    if radix is None or not radix.dense or radix.offset is not ZERO:
+        return False
+    return radix.size is product(shape)
 
 
 def _template(program: Program, n: Loops, s: Store, before: Loops) -> Template | None:

@@ -119,16 +119,14 @@ def begins_at(index: Expr, lane: Expr, n: int) -> bool:
 class Move:
     """All that a kernel in tiles does: elements from ``load``, transposed, to ``store``.
 
-    inner, outer: the loops along which what is read, and what is written, is contiguous; the others
-    step by ``load_row`` and ``store_row`` elements.
+    Each is contiguous along one loop, and steps by ``load_row``, ``store_row`` elements along the
+    other's.
     """
 
     load: Load
     load_row: Expr
     store: Store
     store_row: Expr
-    inner: Expr
-    outer: Expr
 
 
 def move(stores: Sequence[Store], down: Expr, across: Expr) -> Move | None:
@@ -147,7 +145,7 @@ def move(stores: Sequence[Store], down: Expr, across: Expr) -> Move | None:
         return None
     if read_row is None or written_row is None:
         return None
-    return Move(s.value, read_row, s, written_row, inner, outer)
+    return Move(s.value, read_row, s, written_row)
 
 
 def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:

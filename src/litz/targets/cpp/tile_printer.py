@@ -67,12 +67,9 @@ class TilePrinter(Printer):
             self.line(f"litz::turn_out<{n}>({t.array}, {t.buffer} + ({at}), {stride}{edge});")
 
     def move(self, m: Move, spell: Speller) -> None:
-        self.line(f"litz::turn_over<{self.kernel.lanes}>({self.ends(m, spell)});")
-
-    def ends(self, m: Move, spell: Speller) -> str:
         ends = ((m.load, m.load_row), (m.store, m.store_row))
         at = (f"{a.buffer} + ({spell.index(a.index)}), {self.expr(row)}" for a, row in ends)
-        return ", ".join(at)
+        self.line(f"litz::turn_over<{self.kernel.lanes}>({', '.join(at)});")
 
     def whole_block(self, s: tree.Tiles, spell: Speller) -> None:
         """Turn all of a block, then go along its rows; meanwhile ask for what the next one reads.

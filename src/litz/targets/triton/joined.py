@@ -14,7 +14,7 @@ from dataclasses import field, replace
 
 from litz.dataclass import dataclass
 from litz.index import TRITON, Expr, Substitution, Symbol, Var, ceildiv, product, render, symbol
-from litz.ir.body import Load, walk
+from litz.ir.body import loads
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
 from litz.kernel.nodes import int_value, roots
@@ -63,7 +63,7 @@ def calls_in(room: int, recipe: BlockRecipe) -> int:
 
 def part_of_source(plan: KernelPlan) -> float:
     """The part of what one kernel has of bodies that a plan's takes: it may be there twice."""
-    accesses = len(plan.stores) + sum(isinstance(n, Load) for n in walk(roots(plan.stores)))
+    accesses = len(plan.stores) + len(loads(roots(plan.stores)))
     return max(1 / BODIES, 2 * accesses / ACCESSES)
 
 
@@ -214,7 +214,7 @@ def _axes(one: Launch) -> int:
 
 def _run_along(plan: KernelPlan) -> frozenset[str]:
     """The parameters that are not one element at one place: where they lie matters to blocks."""
-    places = [(n.buffer, n.index) for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    places = [(n.buffer, n.index) for n in loads(roots(plan.stores))]
     places += [(s.buffer, s.index) for s in plan.stores]
     return frozenset(name for name, e in places if any(isinstance(v, Var) for v in e.free))
 
